@@ -1,0 +1,1 @@
+"""The `chmv` command: one module per group of commands, `main` puts them together."""

@@ -1,0 +1,1 @@
+"""Sensors: read, decide purely, request runs. They never write to ClickHouse."""

@@ -1,0 +1,1 @@
+"""Spark jobs. They run on executors, so they see only `chmv_assets.core`."""
