@@ -30,7 +30,9 @@ class CatalogDefects(ChmvError):
     def __init__(self, findings: Sequence[Finding]) -> None:
         self.findings = tuple(findings)
         lines = "\n".join(f"  {finding}" for finding in self.findings)
-        super().__init__(f"{len(self.findings)} defect(s) in the DDL folder:\n{lines}\nFix them and run `chmv check` again.")
+        super().__init__(
+            f"{len(self.findings)} defect(s) in the DDL folder:\n{lines}\nFix them and run `chmv check` again."
+        )
 
 
 class CycleFound(ChmvError):

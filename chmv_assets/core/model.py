@@ -6,7 +6,7 @@ what follows from it in `graph`, `classify`, `lint` and `lineage`. Everything he
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from chmv_assets.core.names import QName
@@ -149,9 +149,12 @@ class ColumnSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewFacts:
-    """What follows from a view's SELECT and its target: class, lineage, and the time column that can narrow it."""
+    """What follows from a view's SELECT and its target."""
 
     view_class: ViewClass
     why: str  # one sentence: why this class
     lineage: tuple[tuple[str, tuple[ColumnSource, ...]], ...] = ()  # output column → upstream columns
-    expressions: tuple[tuple[str, str], ...] = field(default=())  # output column → its SQL in the SELECT
+    group_keys: tuple[str, ...] = ()  # output columns that the SELECT groups by
+    aggregates: tuple[tuple[str, str], ...] = ()  # output column → its aggregate function, in the server's spelling
+    time_expression: str = ""  # how the SELECT makes the time column of the target's partition key
+    time_source: ColumnSource | None = None  # the one upstream column that it is made of
