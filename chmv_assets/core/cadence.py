@@ -226,7 +226,9 @@ def narrows(
 ) -> bool:
     """Tell whether rows of the source window are exactly the rows whose output falls into that window.
 
-    `column_timezone` is the zone of the source column's type, or the server's where the type has none.
+    Read the truncation with the source's column types where they are known: a Date column is a day, not an instant.
+    `column_timezone` is the zone of the source column's type, or the server's where the type has none; for a Date
+    column that is not converted it is the location's.
     """
     if not can_narrow(truncation.unit, window_unit):
         return False

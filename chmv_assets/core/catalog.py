@@ -178,6 +178,9 @@ _OTHER_CREATES = (
 
 def _read_created(statement: Statement, declared: Declared, database: str, words: Sequence[str]) -> None:
     created = read_create(statement, database)
+    if (second := _second_create(statement)) is not None:
+        _unreadable(statement, declared, f"a second `{second}` begins inside it but wanted a semicolon before.")
+        return
     if created is None:
         rest = [word for word in words[1:] if word not in ("OR", "REPLACE")]
         if rest and rest[0] in _OTHER_CREATES:
@@ -214,6 +217,20 @@ def _read_created(statement: Statement, declared: Declared, database: str, words
     declared.objects[made.name] = created
 
 
+def _second_create(statement: Statement) -> str | None:
+    """A CREATE in the middle of a statement: its semicolon is missing, and the object would be swallowed."""
+    depth = 0
+    for token, after in zip(statement.tokens[1:], statement.tokens[2:], strict=False):
+        depth += token.is_op("(", "[") - token.is_op(")", "]")
+        if (
+            depth == 0
+            and token.is_word("CREATE")
+            and after.is_word("TABLE", "MATERIALIZED", "VIEW", "DICTIONARY", "OR")
+        ):
+            return f"{token.text} {after.text}"
+    return None
+
+
 def _complete(declared: Declared) -> dict[QName, Object]:
     """Finish what one statement alone could not say: CREATE … AS other, and inner tables."""
     objects: dict[QName, Object] = {}
@@ -240,12 +257,17 @@ def _like(created: Created, declared: Declared) -> Object:
         return made
     old = origin.object
     made = replace(made, columns=made.columns or old.columns)
-    if made.engine:
+    if not made.engine:
+        made = replace(made, kind=old.kind, engine=old.engine, engine_args=old.engine_args, settings=old.settings)
+    if not made.engine.endswith("MergeTree"):
         return made
-    return replace(
-        made, kind=old.kind, engine=old.engine, engine_args=old.engine_args, partition_by=old.partition_by,
-        order_by=old.order_by, primary_key=old.primary_key, ttl=old.ttl, settings=old.settings,
-    )  # fmt: skip
+    return replace(  # the server copies each key that the new table does not declare itself
+        made,
+        partition_by=made.partition_by or old.partition_by,
+        order_by=made.order_by or old.order_by,
+        primary_key=made.primary_key or old.primary_key,
+        ttl=made.ttl or old.ttl,
+    )
 
 
 def _cycle_finding(cycle: tuple[QName, ...], objects: Mapping[QName, Object]) -> Finding:

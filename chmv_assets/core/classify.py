@@ -63,7 +63,7 @@ def family(engine: str) -> str:
     return bare.removesuffix("MergeTree").lower() or "plain"
 
 
-def aggregate_name(node: exp.Expression) -> str:
+def aggregate_name(node: exp.Expr) -> str:
     """The function's name in the server's spelling."""
     if isinstance(node, exp.Anonymous | exp.AnonymousAggFunc | exp.ParameterizedAgg):
         return str(node.this)
@@ -104,8 +104,8 @@ def read_shape(tree: exp.Query) -> Shape:
     return Shape(_group_keys(select, group), aggregates, group is not None or bool(aggregates), tuple(obstacles))
 
 
-def _aggregates_of(projection: exp.Expression) -> Sequence[exp.Expression]:
-    found: list[exp.Expression] = []
+def _aggregates_of(projection: exp.Expr) -> Sequence[exp.Expr]:
+    found: list[exp.Expr] = []
     stack = [projection]
     while stack:
         node = stack.pop()
@@ -118,7 +118,7 @@ def _aggregates_of(projection: exp.Expression) -> Sequence[exp.Expression]:
     return found
 
 
-def _group_keys(select: exp.Select, group: exp.Expression | None) -> tuple[str, ...]:
+def _group_keys(select: exp.Select, group: exp.Expr | None) -> tuple[str, ...]:
     if group is None:
         return ()
     if group.args.get("all"):
@@ -134,7 +134,7 @@ def _group_keys(select: exp.Select, group: exp.Expression | None) -> tuple[str, 
     return tuple(dict.fromkeys(keys))
 
 
-def _plain(projection: exp.Expression) -> exp.Expression:
+def _plain(projection: exp.Expr) -> exp.Expr:
     return projection.this if isinstance(projection, exp.Alias) else projection
 
 

@@ -7,6 +7,7 @@ Invariant: a clause that is not known is stepped over token by token; nothing ra
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -14,7 +15,7 @@ from chmv_assets.core.column_reader import read_columns
 from chmv_assets.core.model import Column, NodeKind, Object, Refresh
 from chmv_assets.core.names import QName, unquote_identifier
 from chmv_assets.core.statements import Statement
-from chmv_assets.core.tokens import Cursor, string_value
+from chmv_assets.core.tokens import Cursor, Token, string_value
 
 INNER_PREFIX = ".inner."
 _QUEUES = ("kafka", "rabbitmq", "nats", "s3queue", "azurequeue", "filelog", "redis streams")
@@ -47,6 +48,7 @@ class Draft:
     or_replace: bool = False
     temporary: bool = False
     dictionary_source: str = ""
+    table_function: str = ""  # CREATE TABLE a AS url(…)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,8 +235,7 @@ def _read_as(cursor: Cursor, draft: Draft, default_database: str) -> None:
     like = read_name(cursor, default_database)
     if cursor.peek().is_op("("):  # AS table_function(…)
         first, last = cursor.skip_group()
-        draft.engine = draft.engine or cursor.slice(at, first - 1)
-        draft.engine_args = draft.engine_args or cursor.slice(first, last)
+        draft.table_function = cursor.slice(at, first - 1) + f"({cursor.slice(first, last)})"
     else:
         draft.like = like
 
@@ -267,6 +268,11 @@ def _read_refresh(cursor: Cursor, default_database: str) -> Refresh:
     return Refresh(schedule=schedule or cursor.slice(first, cursor.at), depends_on=tuple(depends), append=append)
 
 
+def view_of_inner(inner: QName) -> QName:
+    """The view whose inner table this is."""
+    return QName(inner.database, inner.table.removeprefix(INNER_PREFIX))
+
+
 def table_kind(engine: str) -> NodeKind:
     """The kind of a table by its engine's name."""
     lowered = engine.lower()
@@ -292,7 +298,11 @@ def _finish(statement: Statement, name: QName, draft: Draft, default_database: s
         kind, engine = "view", "View"
     elif draft.kind == "dictionary":
         kind, engine = "dictionary", "Dictionary"
+    elif draft.table_function:
+        kind, engine = "table", "TableFunction"
     else:
+        if not engine and draft.like is None and (draft.columns or draft.select):
+            engine = "MergeTree"  # default_table_engine
         kind = table_kind(engine)
     made = Object(
         name=name,
@@ -300,7 +310,10 @@ def _finish(statement: Statement, name: QName, draft: Draft, default_database: s
         engine=engine,
         place=statement.place,
         sql=statement.text,
-        engine_args=f"{inner_engine}({draft.engine_args})" if inner_engine else draft.engine_args,
+        digest=digest_of(statement.tokens),
+        engine_args=f"{inner_engine}({draft.engine_args})"
+        if inner_engine
+        else draft.table_function or draft.engine_args,
         columns=draft.columns,
         partition_by=draft.clauses.get("partition_by", ""),
         order_by=draft.clauses.get("order_by", ""),
@@ -316,6 +329,12 @@ def _finish(statement: Statement, name: QName, draft: Draft, default_database: s
         or_replace=draft.or_replace,
     )
     return Created(made, default_database, draft.like, draft.dictionary_source, draft.temporary)
+
+
+def digest_of(tokens: Sequence[Token]) -> str:
+    """A short hash of a statement that white space and comments do not change."""
+    joined = "\0".join(token.text for token in tokens)
+    return hashlib.sha256(joined.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def statement_words(statement: Statement, count: int = 4) -> Sequence[str]:

@@ -10,9 +10,14 @@ from chmv_assets.core.names import QName, parse_qname, unquote_identifier
 from chmv_assets.core.select_reader import read_select
 from chmv_assets.core.tokens import Cursor, Token, split_commas, string_value, tokenize
 
+_REGEXP = "REGEXP\0"  # marks an argument that is a pattern over databases
+
 
 def read_engine_references(made: Object, default_database: str, known: Iterable[QName]) -> tuple[Reference, ...]:
-    """What a Distributed, Buffer, Merge or Dictionary engine stands on."""
+    """What a Distributed, Buffer, Merge or Dictionary engine, or a table over a function, stands on."""
+    if made.engine == "TableFunction":
+        found = read_select(f"SELECT * FROM {made.engine_args}", default_database, fires=False).references
+        return tuple(Reference(name=reference.name, kind="feeds", via="AS") for reference in found)
     parts = split_commas(tokenize(made.engine_args)[0])
     arguments = [_argument(made.engine_args, part, default_database) for part in parts]
     names: list[QName] = []
@@ -36,14 +41,15 @@ def _argument(text: str, part: Sequence[Token], default_database: str) -> str:
         return string_value(token.text) if token.kind == "string" else unquote_identifier(token.text)
     if part[0].text.lower() in ("currentdatabase", "database"):
         return default_database
+    if part[0].is_word("REGEXP") and part[2].kind == "string":
+        return _REGEXP + string_value(part[2].text)
     return text[part[0].start : part[-1].end]
 
 
 def _matching(database: str, table_pattern: str, made: Object, known: Iterable[QName]) -> list[QName]:
-    by_database = re.match(r"REGEXP\s*\(\s*'(.*)'\s*\)$", database, re.IGNORECASE | re.DOTALL)
     try:
         tables = re.compile(table_pattern)
-        databases = re.compile(by_database.group(1)) if by_database else None
+        databases = re.compile(database.removeprefix(_REGEXP)) if database.startswith(_REGEXP) else None
     except re.error:
         return []
     return [

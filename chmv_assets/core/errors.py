@@ -2,7 +2,6 @@
 
     ChmvError
     ├── CatalogDefects       the DDL folder or the settings file has defects; carries all of them
-    ├── CycleFound           the graph has a cycle; carries the path
     ├── UnknownObject        a name that is not in the catalog; lists the nearest
     ├── EngineError          the embedded server could not be installed, started, found or stopped
     ├── ServerError          the server refused a statement; carries code, name and query id
@@ -17,7 +16,6 @@ import difflib
 from collections.abc import Iterable, Sequence
 
 from chmv_assets.core.model import Finding
-from chmv_assets.core.names import QName
 
 
 class ChmvError(Exception):
@@ -32,18 +30,6 @@ class CatalogDefects(ChmvError):
         lines = "\n".join(f"  {finding}" for finding in self.findings)
         super().__init__(
             f"{len(self.findings)} defect(s) in the DDL folder:\n{lines}\nFix them and run `chmv check` again."
-        )
-
-
-class CycleFound(ChmvError):
-    """Views that feed each other: an INSERT would never end."""
-
-    def __init__(self, path: Sequence[QName]) -> None:
-        self.path = tuple(path)
-        shown = " → ".join(str(name) for name in self.path)
-        super().__init__(
-            f"graph: found the cycle {shown} but wanted none. An INSERT into any of these would fire itself. "
-            "Cut one of its views or send it to another target."
         )
 
 

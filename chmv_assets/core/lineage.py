@@ -28,7 +28,7 @@ class Output:
 
     name: str
     sources: Sources
-    expression: exp.Expression
+    expression: exp.Expr
 
 
 @dataclass
@@ -51,8 +51,8 @@ class _Relation:
 @dataclass
 class _Scope:
     relations: list[_Relation]
-    aliases: dict[str, exp.Expression]
-    ctes: Mapping[str, exp.Expression]
+    aliases: dict[str, exp.Expr]
+    ctes: Mapping[str, exp.Expr]
     resolving: set[str] = field(default_factory=set)
 
 
@@ -64,7 +64,7 @@ class Lineage:
         self._default_database = default_database
         self._columns_of = columns_of
 
-    def outputs(self, query: exp.Expression, ctes: Mapping[str, exp.Expression] | None = None) -> list[Output] | None:
+    def outputs(self, query: exp.Expr, ctes: Mapping[str, exp.Expr] | None = None) -> list[Output] | None:
         """The output columns of a query in order."""
         ctes = ctes or {}
         with_ = query.args.get("with_")
@@ -85,7 +85,7 @@ class Lineage:
             found += expanded
         return found
 
-    def _scope(self, query: exp.Select, ctes: Mapping[str, exp.Expression]) -> _Scope:
+    def _scope(self, query: exp.Select, ctes: Mapping[str, exp.Expr]) -> _Scope:
         aliases = {name: node for name, node in ctes.items() if not isinstance(node, exp.Query)}
         queries = {name: node for name, node in ctes.items() if isinstance(node, exp.Query)}
         scope = _Scope([], aliases, queries)
@@ -104,13 +104,13 @@ class Lineage:
                 aliases.setdefault(projection.alias, projection.this)
         return scope
 
-    def _relation(self, node: exp.Expression, scope: _Scope) -> None:
+    def _relation(self, node: exp.Expr, scope: _Scope) -> None:
         while isinstance(node, exp.Final | exp.TableSample | exp.Paren):
             node = node.this
         alias = node.alias_or_name
         for join in node.args.get("joins") or ():
             self._relation(join.this, scope)
-        query: exp.Expression | None = None
+        query: exp.Expr | None = None
         if isinstance(node, exp.Query):
             query = node
         elif isinstance(node, exp.Table) and not node.db and node.name in scope.ctes:
@@ -124,7 +124,7 @@ class Lineage:
             name = QName(database, self._prepared.restore(node.name))
             scope.relations.append(_Relation(alias or node.name, table=name, columns=self._columns_of(name)))
 
-    def _projection(self, node: exp.Expression, scope: _Scope) -> list[Output] | None:
+    def _projection(self, node: exp.Expr, scope: _Scope) -> list[Output] | None:
         if isinstance(node, exp.Apply):
             return self._projection(node.this, scope)
         if isinstance(node, exp.Star):
@@ -144,7 +144,7 @@ class Lineage:
         scope.resolving -= guard
         return [output]
 
-    def _star(self, relations: list[_Relation], star: exp.Expression) -> list[Output] | None:
+    def _star(self, relations: list[_Relation], star: exp.Expr) -> list[Output] | None:
         excluded = {column.name for column in star.args.get("except_") or ()}
         found: list[Output] = []
         for relation in relations:
@@ -177,9 +177,9 @@ class Lineage:
         unknown = [relation for relation in scope.relations if relation.table is not None and relation.columns is None]
         return unknown[0].find(name) if len(unknown) == 1 else None
 
-    def _sources(self, node: exp.Expression, scope: _Scope) -> Sources:
+    def _sources(self, node: exp.Expr, scope: _Scope) -> Sources:
         found: set[ColumnSource] = set()
-        stack: list[exp.Expression] = [node]
+        stack: list[exp.Expr] = [node]
         while stack:
             current = stack.pop()
             if isinstance(current, exp.Query):
@@ -192,7 +192,7 @@ class Lineage:
                 continue
             if isinstance(current, exp.Anonymous) and str(current.this).lower().startswith("dictget"):
                 found |= self._dictionary(current)
-            stack += [child for child in current.iter_expressions() if isinstance(child, exp.Expression)]
+            stack += [child for child in current.iter_expressions() if isinstance(child, exp.Expr)]
         return frozenset(found)
 
     def _dictionary(self, call: exp.Anonymous) -> Sources:
@@ -205,12 +205,12 @@ class Lineage:
             return _NOTHING
         return frozenset({ColumnSource(name, arguments[1].this)})
 
-    def _resolved(self, node: exp.Expression, scope: _Scope) -> exp.Expression:
+    def _resolved(self, node: exp.Expr, scope: _Scope) -> exp.Expr:
         """The expression with aliases and subquery columns replaced by what they stand for."""
         if isinstance(node, exp.Literal):
             return node
 
-        def replace(inner: exp.Expression) -> exp.Expression:
+        def replace(inner: exp.Expr) -> exp.Expr:
             if isinstance(inner, exp.Column) and not isinstance(inner.this, exp.Star):
                 output = self._find(inner, scope)
                 return output.expression if output is not None else inner

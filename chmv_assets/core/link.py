@@ -6,15 +6,17 @@ know what a chain stands on. sqlglot's trees live only here and while the catalo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from chmv_assets.core.cadence import PartitionScheme
 from chmv_assets.core.classify import Shape, classify, read_shape
+from chmv_assets.core.ddl_reader import view_of_inner
 from chmv_assets.core.engine_references import read_dictionary_source, read_engine_references
 from chmv_assets.core.lineage import Lineage, Output
 from chmv_assets.core.migrations import Declared
-from chmv_assets.core.model import VIEW_KINDS, NodeKind, Object, Place, Reference, ViewFacts
+from chmv_assets.core.model import VIEW_KINDS, Column, NodeKind, Object, Place, Reference, ViewFacts
 from chmv_assets.core.names import QName
 from chmv_assets.core.select_reader import FUNCTION_DATABASE, IN_NAME, Reading, read_select
 
@@ -51,22 +53,74 @@ def link_objects(
             linked[name] = made
         if progress is not None:
             progress(done)
-    return Linked(place_externals(linked), readings)
+    found = Linked(place_externals(linked), readings)
+    for name, made in found.objects.items():
+        if not made.columns and made.kind == "inner_table":
+            found.objects[name] = replace(made, columns=_inferred_columns(view_of_inner(name), found))
+        elif not made.columns and made.kind == "table" and made.select:
+            readings[name] = read_select(made.select, declared.objects[name].default_database, fires=False)
+            found.objects[name] = replace(made, columns=_inferred_columns(name, found))
+            del readings[name]
+    return found
+
+
+def _inferred_columns(name: QName, linked: Linked) -> tuple[Column, ...]:
+    """Columns of a table that is declared only by a SELECT; types as far as time partitions need them."""
+    outputs = _outputs(name, linked) or ()
+    return tuple(Column(name=output.name, type=_inferred_type(output, linked)) for output in outputs)
+
+
+def _inferred_type(output: Output, linked: Linked) -> str:
+    expression = output.expression.sql(dialect="clickhouse")
+    if len(output.sources) != 1:
+        return ""
+    (source,) = output.sources
+    column = linked.objects[source.table].column(source.column) if source.table in linked.objects else None
+    if expression.strip("`") == source.column:
+        return column.type if column is not None else ""
+    called = re.match(r"(\w+)\(", expression)
+    if called is None:
+        return ""
+    if called.group(1) in (
+        "toDate",
+        "toMonday",
+        "toStartOfWeek",
+        "toStartOfMonth",
+        "toStartOfQuarter",
+        "toStartOfYear",
+    ):
+        return "Date"
+    if called.group(1).startswith(("toStartOf", "toDateTime")):
+        return "DateTime"
+    if called.group(1).lower() in ("datetrunc", "date_trunc"):
+        return "DateTime" if re.search(r"'(HOUR|MINUTE|SECOND|DAY)'", expression, re.IGNORECASE) else "Date"
+    return ""
 
 
 def _view_references(made: Object, reading: Reading, objects: Mapping[QName, Object]) -> tuple[Reference, ...]:
     columns = {c.name for r in reading.references if r.name in objects for c in objects[r.name].columns}
-    kept = (r for r in reading.references if r.via != IN_NAME or _is_table(r.name, reading, objects, columns))
+    told = (_parameterized_view(r, reading.default_database, objects) for r in reading.references)
+    kept = (r for r in told if r.via != IN_NAME or _is_table(r.name, reading, objects, columns))
     if made.kind == "view":
         return tuple(dict.fromkeys(replace(reference, kind="feeds") for reference in kept))
     return tuple(kept)
 
 
+def _parameterized_view(reference: Reference, database: str, objects: Mapping[QName, Object]) -> Reference:
+    """`FROM v(x = 1)` looks like a table function but calls a view, if there is one of that name."""
+    if reference.name.database != FUNCTION_DATABASE:
+        return reference
+    name = QName(database, reference.name.table.split("(")[0])
+    return replace(reference, name=name) if name in objects and objects[name].kind == "view" else reference
+
+
 def _is_table(name: QName, reading: Reading, objects: Mapping[QName, Object], columns: set[str]) -> bool:
-    """Decide what `x IN name` means the way the server does: a column or an alias first, then a table."""
+    """Decide what `x IN name` means the way the server does: an alias first, then a table, then a column."""
+    if name.database == reading.default_database and name.table in reading.aliases:
+        return False
     if name in objects:
         return True
-    return name.table not in columns and name.table not in reading.aliases and name.database not in reading.aliases
+    return name.table not in columns and name.database not in reading.table_aliases
 
 
 def place_externals(objects: Mapping[QName, Object]) -> dict[QName, Object]:

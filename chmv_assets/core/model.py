@@ -88,6 +88,7 @@ class Object:
     engine: str  # the engine's name, or "" for views and dictionaries
     place: Place
     sql: str  # the statement as written, without its terminator
+    digest: str = ""  # of its tokens: equal for texts that differ in white space and comments only
     engine_args: str = ""
     columns: tuple[Column, ...] = ()
     partition_by: str = ""

@@ -16,7 +16,7 @@ from sqlglot import exp
 
 from chmv_assets.core.model import EdgeKind, Reader, Reference
 from chmv_assets.core.names import QName, parse_qname
-from chmv_assets.core.select_text import Prepared, prepare_select
+from chmv_assets.core.select_text import RENAMED_CALLS, Prepared, prepare_select
 from chmv_assets.core.tolerant_reader import read_references
 
 FUNCTION_DATABASE = "_table_function"
@@ -43,6 +43,7 @@ _SELF_MADE = frozenset(
     ]
 )
 _CLUSTER_FUNCTIONS = frozenset(("cluster", "clusterallreplicas"))
+_IN_FUNCTIONS = frozenset((RENAMED_CALLS["in"], "notin", "globalin", "globalnotin"))
 IN_NAME = "in-name"  # `x IN name`: a table or a column, decided when the catalog is linked
 
 
@@ -55,7 +56,8 @@ class Reading:
     tree: exp.Query | None
     prepared: Prepared
     default_database: str
-    aliases: frozenset[str] = frozenset()  # every alias in the text, of tables and of columns
+    aliases: frozenset[str] = frozenset()  # every alias of an expression in the text
+    table_aliases: frozenset[str] = frozenset()
     repeats_trigger: bool = False  # the trigger table is read a second time, where only the inserted block is seen
 
 
@@ -71,8 +73,10 @@ def read_select(text: str, default_database: str, *, fires: bool) -> Reading:
     collector.query(tree, {}, main=True, via="from")
     triggers = {reference.name for reference in collector.found if reference.kind == "trigger"}
     repeats = any(reference.kind != "trigger" and reference.name in triggers for reference in collector.found)
-    aliases = frozenset(node.alias for node in tree.find_all(exp.Alias, exp.TableAlias, exp.Table) if node.alias)
-    return Reading(tuple(collector.unique()), "full", tree, prepared, default_database, aliases, repeats)
+    aliases = frozenset(node.alias for node in tree.find_all(exp.Alias) if node.alias)
+    aliases |= {cte.alias for cte in tree.find_all(exp.CTE) if _is_scalar(cte)}
+    tables = frozenset(node.alias for node in tree.find_all(exp.Table, exp.Subquery) if node.alias)
+    return Reading(tuple(collector.unique()), "full", tree, prepared, default_database, aliases, tables, repeats)
 
 
 def parse_query(text: str) -> exp.Query | None:
@@ -92,7 +96,7 @@ def parse_query(text: str) -> exp.Query | None:
     return tree if isinstance(tree, exp.Query) else None
 
 
-_Ctes = Mapping[str, exp.Expression]
+_Ctes = Mapping[str, exp.Expr]
 
 
 class _Collector:
@@ -104,6 +108,7 @@ class _Collector:
         self.fires = fires
         self.found: list[Reference] = []
         self._open: set[int] = set()
+        self._recursive: set[str] = set()
 
     def unique(self) -> Iterator[Reference]:
         """Each (name, kind) once; a trigger hides lookups of the same table."""
@@ -116,11 +121,13 @@ class _Collector:
             seen.add(key)
             yield reference
 
-    def query(self, node: exp.Expression, ctes: _Ctes, *, main: bool, via: str) -> None:
+    def query(self, node: exp.Expr, ctes: _Ctes, *, main: bool, via: str) -> None:
         if id(node) in self._open:  # a recursive CTE
             return
         self._open.add(id(node))
         scope = {**ctes, **_ctes_of(node)}
+        if (with_ := node.args.get("with_")) is not None and with_.args.get("recursive"):
+            self._recursive |= {cte.alias for cte in with_.expressions}
         if isinstance(node, exp.SetOperation):
             self.query(node.left, scope, main=main, via=via)
             self.query(node.right, scope, main=False, via="union")
@@ -143,17 +150,17 @@ class _Collector:
             self._join(join, ctes)
         self._children(node, ctes, skip=("from_", "joins", "with_"))
         for cte in (node.args.get("with_") or exp.With()).expressions:
-            if not isinstance(cte.this, exp.Query):
+            if _is_scalar(cte):
                 self._expression(cte.this, ctes)
 
-    def _join(self, join: exp.Expression, ctes: _Ctes) -> None:
+    def _join(self, join: exp.Expr, ctes: _Ctes) -> None:
         if str(join.args.get("kind") or "").upper().endswith("ARRAY"):
             self._children(join, ctes)
             return
         self._relation(join.this, ctes, main=False, via="join")
         self._children(join, ctes, skip=("this",))
 
-    def _relation(self, node: exp.Expression, ctes: _Ctes, *, main: bool, via: str) -> None:
+    def _relation(self, node: exp.Expr, ctes: _Ctes, *, main: bool, via: str) -> None:
         while isinstance(node, exp.Final | exp.TableSample | exp.Paren | exp.Alias):
             node = node.this
         if isinstance(node, exp.Query):
@@ -164,12 +171,15 @@ class _Collector:
             return
         for join in node.args.get("joins") or ():
             self._join(join, ctes)
-        if isinstance(node.this, exp.Func):
+        if isinstance(node.this, exp.Func) and not node.db:
             self._table_function(node.this, ctes, main, via)
-        elif node.name.lower() == "dictionary" and not node.db and (columns := node.alias_column_names):
-            self._add(self._name_of_text(columns[0]), main, "dictionary()")
+        elif isinstance(node.this, exp.Func):  # a parameterized view: db.view(x = 1)
+            self._add(QName(self.prepared.restore(node.db), _function_name(node.this)), main, via)
         elif not node.db and node.name in ctes:
-            self.query(ctes[node.name], {k: v for k, v in ctes.items() if k != node.name}, main=main, via=via)
+            # A recursive CTE sees itself (`query` stops there); any other sees what its name meant before.
+            recursive = node.name in self._recursive
+            inner = ctes if recursive else {k: v for k, v in ctes.items() if k != node.name}
+            self.query(ctes[node.name], inner, main=main, via=via)
         else:
             database = self.prepared.restore(node.db) or self.default_database
             self._add(QName(database, self.prepared.restore(node.name)), main, via)
@@ -183,7 +193,7 @@ class _Collector:
         if name.lower() == "viewifpermitted" or name.lower() in _SELF_MADE:
             self._children(node, ctes)
             return
-        if name.lower() == "dictionary" and arguments:
+        if name == RENAMED_CALLS["dictionary"] and arguments:
             self._add(self._name_of_argument(arguments[0]), main, "dictionary()")
             return
         if name.lower() in _CLUSTER_FUNCTIONS and len(arguments) >= 2:
@@ -193,22 +203,22 @@ class _Collector:
         shown = f"{name}('{self.prepared.restore(literal)}')" if literal is not None else name
         self._add(QName(FUNCTION_DATABASE, shown), main, f"{name}()")
 
-    def _cluster_table(self, arguments: list[exp.Expression]) -> QName | None:
+    def _cluster_table(self, arguments: list[exp.Expr]) -> QName | None:
         if len(arguments) >= 2 and not (isinstance(arguments[0], exp.Column) and arguments[0].table):
             first, second = self._word(arguments[0]), self._word(arguments[1])
             if first and second:
                 return QName(first, second)
         return self._name_of_argument(arguments[0])
 
-    def _children(self, node: exp.Expression, ctes: _Ctes, skip: tuple[str, ...] = ()) -> None:
+    def _children(self, node: exp.Expr, ctes: _Ctes, skip: tuple[str, ...] = ()) -> None:
         for key, value in node.args.items():
             if key in skip:
                 continue
             for child in value if isinstance(value, list) else (value,):
-                if isinstance(child, exp.Expression):
+                if isinstance(child, exp.Expr):
                     self._expression(child, ctes)
 
-    def _expression(self, node: exp.Expression, ctes: _Ctes) -> None:
+    def _expression(self, node: exp.Expr, ctes: _Ctes) -> None:
         if isinstance(node, exp.Query):
             self.query(node, ctes, main=False, via="subquery")
             return
@@ -219,8 +229,11 @@ class _Collector:
             self._in(node, ctes)
         elif isinstance(node, exp.Func):
             name = _function_name(node)
-            if _names_an_object(name) and (arguments := _arguments(node)):
+            arguments = _arguments(node)
+            if _names_an_object(name) and arguments:
                 self._add(self._name_of_argument(arguments[0]), False, name)
+            elif name.lower() in _IN_FUNCTIONS and len(arguments) == 2 and isinstance(arguments[1], exp.Column):
+                self._add(self._name_of_argument(arguments[1]), False, IN_NAME)
         self._children(node, ctes)
 
     def _in(self, node: exp.In, ctes: _Ctes) -> None:
@@ -242,14 +255,14 @@ class _Collector:
             kind: EdgeKind = "trigger" if fires else "lookup"
             self.found.append(Reference(name=name, kind=kind, via=via))
 
-    def _word(self, node: exp.Expression) -> str | None:
+    def _word(self, node: exp.Expr) -> str | None:
         if isinstance(node, exp.Literal | exp.Column | exp.Identifier | exp.Var):
             return self.prepared.restore(node.name)
         if isinstance(node, exp.Func) and _function_name(node).lower() in ("currentdatabase", "database"):
             return self.default_database
         return None
 
-    def _name_of_argument(self, node: exp.Expression) -> QName | None:
+    def _name_of_argument(self, node: exp.Expr) -> QName | None:
         if isinstance(node, exp.Literal) and node.is_string:
             return self._name_of_text(node.this)
         if isinstance(node, exp.Column) and not isinstance(node.this, exp.Star):
@@ -267,11 +280,16 @@ class _Collector:
             return QName(database, table) if table else None
 
 
-def _ctes_of(node: exp.Expression) -> dict[str, exp.Expression]:
+def _ctes_of(node: exp.Expr) -> dict[str, exp.Expr]:
     with_ = node.args.get("with_")
     if with_ is None:
         return {}
-    return {cte.alias: cte.this for cte in with_.expressions if isinstance(cte.this, exp.Query)}
+    return {cte.alias: cte.this for cte in with_.expressions if not _is_scalar(cte)}
+
+
+def _is_scalar(cte: exp.Expr) -> bool:
+    """`WITH <expression> AS name`, as against `WITH name AS (query)`."""
+    return bool(cte.args.get("scalar")) or not isinstance(cte.this, exp.Query)
 
 
 def _function_name(node: exp.Func) -> str:
@@ -280,11 +298,11 @@ def _function_name(node: exp.Func) -> str:
     return node.sql_name()
 
 
-def _arguments(node: exp.Func) -> list[exp.Expression]:
+def _arguments(node: exp.Func) -> list[exp.Expr]:
     if isinstance(node, exp.Anonymous | exp.AnonymousAggFunc):
         return list(node.expressions)
     values = (value if isinstance(value, list) else [value] for value in node.args.values())
-    return [child for group in values for child in group if isinstance(child, exp.Expression)]
+    return [child for group in values for child in group if isinstance(child, exp.Expr)]
 
 
 def _names_an_object(function: str) -> bool:

@@ -59,6 +59,8 @@ _BEFORE_EXPRESSION = frozenset(
         "QUALIFY",
     ]
 )
+# Function calls whose names are keywords of sqlglot's grammar; they travel under another name.
+RENAMED_CALLS = {"dictionary": "chmv_dictionary", "in": "chmv_in"}
 _TEMPLATE = re.compile(r"\$\{[^}\n]*\}|\{\{.*?\}\}", re.DOTALL)
 
 
@@ -98,6 +100,20 @@ def is_column_word(tokens: Sequence[Token], at: int) -> bool:
     return after.is_word("AS", "FROM", "AND", "OR", "IN", "IS", "LIKE", "ASC", "DESC") or before.is_op(",")
 
 
+def _is_call(tokens: Sequence[Token], at: int) -> bool:
+    if at + 1 >= len(tokens) or not tokens[at + 1].is_op("("):
+        return False
+    before = tokens[at - 1] if at else None
+    if tokens[at].is_word("DICTIONARY"):
+        return before is not None and (before.is_word("FROM", "JOIN") or before.is_op(","))
+    opens = (
+        before is None
+        or before.is_op("(", ",", "=")
+        or before.is_word("WHERE", "AND", "OR", "NOT", "PREWHERE", "SELECT")
+    )
+    return opens and tokens[at + 1].start == tokens[at].end
+
+
 def prepare_select(text: str, tokens: Sequence[Token] | None = None) -> Prepared:
     """Quote column names that are keywords and replace templates.
 
@@ -118,6 +134,8 @@ def prepare_select(text: str, tokens: Sequence[Token] | None = None) -> Prepared
                 new = new.replace(template, placeholder, 1)
         elif token.kind == "word" and token.text.upper() in _RESERVED and is_column_word(tokens, i):
             new = quote_identifier(token.text)
+        elif token.kind == "word" and token.text.lower() in RENAMED_CALLS and _is_call(tokens, i):
+            new = RENAMED_CALLS[token.text.lower()]
         elif token.kind == "param" and ":" not in token.text:  # an unquoted macro such as {database}
             placeholder = f"chmv_template_{len(replaced)}_"
             replaced.append((placeholder, token.text))

@@ -31,6 +31,7 @@ class Statement:
     place: Place
 
 
+_STATEMENT_END = re.compile(r"^[ \t]*--[ \t]*\+(?:goose|migrate)[ \t]+StatementEnd", re.IGNORECASE | re.MULTILINE)
 MAX_FILE_BYTES = 32 * 1024 * 1024
 _DOWN = re.compile(
     r"^[ \t]*--[ \t]*(?:\+goose[ \t]+Down|\+migrate[ \t]+Down|migrate:down|rambler[ \t]+down)\b[^\n]*$",
@@ -64,7 +65,7 @@ def split_statements(file: SourceFile) -> tuple[list[Statement], list[Finding]]:
     if file.path.endswith(".down.sql"):
         note = f"file {file.path}: the way down of a migration; its statements are not part of the declared state."
         return [], [Finding(code="migration-down", severity="note", message=note, place=Place(file.path, 1))]
-    text = _blank_down_parts(file.text)
+    text = _end_statements(_blank_down_parts(file.text))
     tokens, broken = tokenize(text)
     lines = Lines(text)
     findings: list[Finding] = []
@@ -85,6 +86,11 @@ def _blank_down_parts(text: str) -> str:
         text = text[: down.end()] + re.sub(r"[^\n]", " ", text[down.end() : end]) + text[end:]
         at = end
     return text
+
+
+def _end_statements(text: str) -> str:
+    """Between goose's StatementBegin and StatementEnd a semicolon is optional, so the marker itself ends a statement."""
+    return _STATEMENT_END.sub(lambda marker: ";" + " " * (len(marker.group()) - 1), text)
 
 
 def _complete_part(tokens: list[Token]) -> list[Token]:

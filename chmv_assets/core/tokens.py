@@ -19,7 +19,8 @@ _TEMPLATE = r"\$\{[^}\n]*\}|\{\{.*?\}\}"
 _SCANNER = re.compile(
     rf"""
     (?P<space>[\s\ufeff\u00a0]+)
-  | (?P<comment>--[^\n]*|\#[!\s][^\n]*|/\*.*?\*/|\{{%.*?%\}}|\{{\#.*?\#\}})
+  | (?P<comment>--[^\n]*|\#[!\s][^\n]*|\{{%.*?%\}}|\{{\#.*?\#\}})
+  | (?P<block>/\*)
   | (?P<heredoc>\$(?P<tag>[A-Za-z0-9_]*)\$.*?\$(?P=tag)\$)
   | (?P<string>'(?:[^'\\]|\\.|'')*')
   | (?P<quoted>`(?:[^`\\]|\\.|``)*`|"(?:[^"\\]|\\.|"")*")
@@ -74,12 +75,26 @@ def tokenize(text: str) -> tuple[list[Token], Unterminated | None]:
         piece = match.group()
         if kind == "op" and piece in _OPENERS:
             return tokens, Unterminated(_OPENERS[piece], at)
-        if kind == "op" and text.startswith("/*", at):
-            return tokens, Unterminated("a comment", at)
+        if kind == "block":
+            end = _end_of_comment(text, at)
+            if end is None:
+                return tokens, Unterminated("a comment", at)
+            at = end
+            continue
         if kind not in ("space", "comment"):
             tokens.append(Token("string" if kind == "heredoc" else kind, piece, at, match.end()))  # type: ignore[arg-type]
         at = match.end()
     return tokens, None
+
+
+def _end_of_comment(text: str, at: int) -> int | None:
+    """Where a block comment ends; they nest, as on the server."""
+    depth = 0
+    for match in re.compile(r"/\*|\*/").finditer(text, at):
+        depth += 1 if match.group() == "/*" else -1
+        if depth == 0:
+            return match.end()
+    return None
 
 
 class Lines:

@@ -59,7 +59,7 @@ class _TokenReader:
             if token.is_word("FROM") and not is_column_word(self.tokens, at):
                 self.saw_from = True
                 in_from = expect_table = True
-            elif token.is_word(*_SET_WORDS):
+            elif token.is_word(*_SET_WORDS) and self._joins_queries(at):
                 main, in_from, expect_table = False, False, False
             elif token.is_word("JOIN") and in_from:
                 before = self.tokens[at - 1]
@@ -82,6 +82,13 @@ class _TokenReader:
             elif token.kind == "word" and token.text.lower().startswith(_OBJECT_FUNCTIONS):
                 self._object_argument(at)
             at += 1
+
+    def _joins_queries(self, at: int) -> bool:
+        """`EXCEPT SELECT …` joins two queries, `* EXCEPT (a)` only leaves columns out."""
+        rest = self.tokens[at + 1 : at + 4]
+        return any(token.is_word("SELECT", "WITH", "FROM") for token in rest) and (
+            bool(rest) and (rest[0].is_word("ALL", "DISTINCT", "SELECT", "WITH", "FROM") or rest[0].is_op("("))
+        )
 
     def _close(self, at: int, last: int) -> int:
         depth = 0

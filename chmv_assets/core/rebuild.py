@@ -1,0 +1,139 @@
+"""What rebuilding one window of a target means, as data and SQL text. Pure; `resources.rebuild` carries it out.
+
+A feed runs the view's own SELECT, restricted to a window: exactly by a condition on the output column that the target is
+partitioned by, and cheaply by a filter on the source column it comes from, where that selects the same rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from chmv_assets.core.cadence import PartitionScheme, narrows
+from chmv_assets.core.catalog import Catalog
+from chmv_assets.core.errors import RebuildRefused
+from chmv_assets.core.lint import ttl_days
+from chmv_assets.core.model import Object
+from chmv_assets.core.names import QName, quote_identifier
+from chmv_assets.core.truncation import NotTruncationError, read_truncation
+from chmv_assets.core.windows import ChPartition, Window, ch_partitions, scheme_zone, window_predicate
+
+SCRATCH_DATABASE = "chmv"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feed:
+    """One view's share of one window."""
+
+    view: Object
+    target: Object
+    source: Object
+    window: Window | None  # None: the whole target
+    time_column: str  # output column of the window's condition, or ""
+    source_filter: str  # SQL condition on the source that selects the same rows, or ""
+
+
+def scratch_name(target: QName, view: QName | None) -> QName:
+    """The table in which a view's share, or (without a view) the union of all shares, is built."""
+    share = f".{view.database}.{view.table}" if view is not None else ""
+    return QName(SCRATCH_DATABASE, f"scratch.{target.database}.{target.table}{share}")
+
+
+def covered_window(
+    scheme: PartitionScheme | None, window: Window | None, zone: str, server_zone: str
+) -> tuple[Window | None, tuple[ChPartition, ...]]:
+    """The window widened to whole ClickHouse partitions, and these partitions."""
+    if scheme is None or window is None:
+        return None, ()
+    partitions = ch_partitions(window, scheme, zone, server_timezone=server_zone)
+    return Window(partitions[0].start, partitions[-1].end), partitions
+
+
+def plan_feed(
+    catalog: Catalog, view: Object, window: Window | None, zone: str, server_zone: str, now: datetime
+) -> Feed:
+    """Plan how a view's share of a window is computed from its source, or refuse with the reason."""
+    target = catalog.objects[view.target] if view.target is not None else view
+    trigger = catalog.trigger_of(view.name)
+    source = catalog.objects.get(trigger) if trigger is not None else None
+    if source is None or trigger is None:
+        raise RebuildRefused(
+            f"view {view.name}: found no table that fires it but wanted one to read from. "
+            f"{'Its SELECT could not be parsed. ' if view.reader != 'full' else ''}Rebuild it by hand."
+        )
+    if source.kind in ("null", "queue", "external", "function"):
+        raise RebuildRefused(
+            f"view {view.name}: its source {source.name} is {_article(source)} but wanted a table that holds its rows. "
+            "A rebuild from it would give nothing and replace what is there. Replay it from the landing archive."
+        )
+    scheme = catalog.schemes.get(target.name)
+    if window is None or scheme is None:
+        return Feed(view=view, target=target, source=source, window=None, time_column="", source_filter="")
+    _refuse_expired(view, source, window, now)
+    return Feed(
+        view=view,
+        target=target,
+        source=source,
+        window=window,
+        time_column=scheme.column,
+        source_filter=_source_filter(catalog, view, source, scheme, window, zone, server_zone),
+    )
+
+
+def _article(source: Object) -> str:
+    return {"null": "a Null table", "queue": f"a {source.engine} queue", "function": "a table function"}.get(
+        source.kind, "not declared here"
+    )
+
+
+def _refuse_expired(view: Object, source: Object, window: Window, now: datetime) -> None:
+    kept = ttl_days(source.ttl)
+    if kept is not None and window.start < now - timedelta(days=kept):
+        oldest = (now - timedelta(days=kept)).strftime("%Y-%m-%d %H:%M")
+        raise RebuildRefused(
+            f"view {view.name}: the window starts {window.start:%Y-%m-%d %H:%M} but {source.name} keeps rows only since {oldest} (TTL). "
+            "A rebuild would replace complete numbers by partial ones. Replay it from the landing archive."
+        )
+
+
+def _source_filter(
+    catalog: Catalog, view: Object, source: Object, scheme: PartitionScheme, window: Window, zone: str, server_zone: str
+) -> str:
+    facts = catalog.facts[view.name]
+    if facts.time_source is None or facts.time_source.table != source.name:
+        return ""
+    column = source.column(facts.time_source.column)
+    if column is None or not facts.time_expression:
+        return ""
+    try:
+        truncation = read_truncation(facts.time_expression, {c.name: c.type for c in source.columns})
+    except NotTruncationError:
+        return ""
+    same = narrows(
+        truncation,
+        scheme.unit,
+        window_timezone=scheme_zone(scheme, zone, server_zone),
+        column_timezone=truncation.timezone or server_zone,
+        window_week_mode=scheme.week_mode,
+    )
+    return window_predicate(quote_identifier(column.name), column.type, window, zone) if same else ""
+
+
+def render_feed(feed: Feed, into: QName, outputs: Sequence[tuple[str, str]], held: Sequence[str], zone: str) -> str:
+    """The INSERT that fills a scratch table: columns go by name, as the trigger itself does it."""
+    columns = ", ".join(quote_identifier(name) for name, _ in outputs if name in set(held))
+    if not columns:
+        raise RebuildRefused(
+            f"view {feed.view.name}: none of its columns is in {feed.target.name}. Nothing could be inserted. Fix the view."
+        )
+    where = ""
+    if feed.window is not None:
+        kind = dict(outputs).get(feed.time_column)
+        if kind is None:
+            raise RebuildRefused(
+                f"view {feed.view.name}: does not give {feed.time_column}, by which {feed.target.name} is partitioned. "
+                "Its rows cannot be told by window. Select that column, or rebuild the whole target."
+            )
+        where = f" WHERE {window_predicate(quote_identifier(feed.time_column), kind, feed.window, zone)}"
+    return f"INSERT INTO {into.sql} ({columns}) SELECT {columns} FROM ({feed.view.select}){where}"

@@ -1,0 +1,144 @@
+"""A DDL folder → its pipeline (catalog and settings), parsed once per change.
+
+Every run process loads the location anew, so the result is kept in a cache under a hash of all file contents and of the core
+itself: a hit costs reading the files and one JSON document. A broken or foreign cache file counts as a miss.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from chmv_assets import core
+from chmv_assets.core import catalog_codec
+from chmv_assets.core.catalog import Catalog, SourceFile, build_catalog, decode_source
+from chmv_assets.core.errors import CatalogDefects
+from chmv_assets.core.model import Finding, Place
+from chmv_assets.core.settings import SETTINGS_FILE, Settings, check_settings
+from chmv_assets.settings_file import read_settings
+
+DEMO_DDL = Path(__file__).parent / "ddl"
+_KEPT_CACHE_FILES = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pipeline:
+    """What is declared: the catalog, its settings, and where they came from."""
+
+    catalog: Catalog
+    settings: Settings
+    ddl_dir: Path
+    fingerprint: str
+    from_cache: bool = False
+
+    def require_sound(self) -> Pipeline:
+        """Give the pipeline back, or raise all defects at once."""
+        self.catalog.require_sound()
+        return self
+
+
+def cache_dir(environ: dict[str, str] | os._Environ[str] | None = None) -> Path:
+    """Where chmv keeps what it can make again: CHMV_CACHE_DIR, else the user's cache folder."""
+    env = os.environ if environ is None else environ
+    if env.get("CHMV_CACHE_DIR"):
+        return Path(env["CHMV_CACHE_DIR"])
+    return Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "chmv"
+
+
+def load_pipeline(
+    ddl_dir: Path, *, cache: Path | None = None, progress: Callable[[int], None] | None = None
+) -> Pipeline:
+    """Load a DDL folder, from the cache if nothing changed; defects are in `catalog.findings`, nothing is raised."""
+    raw = list(_read_folder(ddl_dir))
+    fingerprint = _fingerprint(raw)
+    kept = (cache or cache_dir()) / "catalog" / f"{fingerprint}.json"
+    hit = _read_cached(kept, ddl_dir, fingerprint)
+    if hit is not None:
+        return hit
+    pipeline = replace(parse_folder(ddl_dir, raw, progress), fingerprint=fingerprint)
+    _write_cached(kept, pipeline)
+    return pipeline
+
+
+def parse_folder(
+    ddl_dir: Path, raw: list[tuple[str, bytes]], progress: Callable[[int], None] | None = None
+) -> Pipeline:
+    """Parse without looking at the cache."""
+    settings, findings = read_settings(ddl_dir)
+    files: list[SourceFile] = []
+    defects = list(findings)
+    for path, content in raw:
+        if path == SETTINGS_FILE:
+            continue
+        decoded = decode_source(path, content)
+        if isinstance(decoded, Finding):
+            defects.append(decoded)
+        else:
+            files.append(decoded)
+    if not files and not defects:
+        message = f"folder {ddl_dir}: found no .sql file but wanted at least one. Point CHMV_DDL_DIR at your DDL."
+        defects.append(Finding(code="no-ddl", severity="error", message=message, place=Place(str(ddl_dir), 1)))
+    catalog = build_catalog(files, default_database=settings.default_database, findings=defects, progress=progress)
+    names = {str(name): {column.name for column in made.columns} for name, made in catalog.objects.items()}
+    catalog = replace(catalog, findings=(*catalog.findings, *check_settings(settings, names)))
+    return Pipeline(catalog=catalog, settings=settings, ddl_dir=ddl_dir, fingerprint="")
+
+
+def _read_folder(ddl_dir: Path) -> Iterator[tuple[str, bytes]]:
+    if not ddl_dir.is_dir():
+        message = f"folder {ddl_dir}: not there but wanted a folder of .sql files. Create it or set CHMV_DDL_DIR."
+        raise CatalogDefects([Finding(code="no-ddl", severity="error", message=message)])
+    for folder, folders, names in os.walk(ddl_dir):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            if name.endswith(".sql") or (name == SETTINGS_FILE and Path(folder) == ddl_dir):
+                path = Path(folder) / name
+                yield path.relative_to(ddl_dir).as_posix(), path.read_bytes()
+
+
+@cache
+def _core_digest() -> str:
+    """A change of the parser makes old cache entries worthless."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(next(iter(core.__path__))).glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _fingerprint(raw: list[tuple[str, bytes]]) -> str:
+    digest = hashlib.sha256(_core_digest().encode())
+    for path, content in raw:
+        digest.update(f"{path}\0{len(content)}\0".encode())
+        digest.update(content)
+    return digest.hexdigest()[:32]
+
+
+def _read_cached(path: Path, ddl_dir: Path, fingerprint: str) -> Pipeline | None:
+    try:
+        document = json.loads(path.read_bytes())
+        catalog = catalog_codec.decode(document["catalog"])
+        settings = Settings.from_document(document["settings"])
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        return None
+    return Pipeline(catalog=catalog, settings=settings, ddl_dir=ddl_dir, fingerprint=fingerprint, from_cache=True)
+
+
+def _write_cached(path: Path, pipeline: Pipeline) -> None:
+    """Keep the pipeline; a folder that cannot be written only costs time, so it is not an error."""
+    document = {"catalog": catalog_codec.encode(pipeline.catalog), "settings": pipeline.settings.to_document()}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False, encoding="utf-8") as file:
+            json.dump(document, file, separators=(",", ":"))
+        Path(file.name).replace(path)
+        newest_first = sorted(path.parent.glob("*.json"), key=lambda kept: kept.stat().st_mtime, reverse=True)
+        for old in newest_first[_KEPT_CACHE_FILES:]:
+            old.unlink(missing_ok=True)
+    except OSError:
+        return

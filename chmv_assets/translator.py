@@ -1,0 +1,206 @@
+"""Graph node → AssetSpec: the one place that says how an object looks in Dagster.
+
+Override `AssetTranslator.get_asset_spec` to change keys, groups or metadata of your own location. Asset keys are
+`[database, table]` as spelled on the server; nothing else in the tree makes one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+from chmv_assets.core.catalog import Catalog
+from chmv_assets.core.model import VIEW_KINDS, EdgeKind, Object, Role, ViewFacts
+from chmv_assets.core.names import QName
+from chmv_assets.core.settings import ObjectPolicy
+from chmv_assets.partitions import mapping_between
+
+_MAX_DDL_CHARS = 20_000
+_TAG_VALUE = re.compile(r"[A-Za-z0-9_.\-]{1,63}\Z")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upstream:
+    """One dependency of a node."""
+
+    name: QName
+    kind: EdgeKind
+    partitions_def: dg.TimeWindowPartitionsDefinition | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeProps:
+    """All that is known of one node, flat."""
+
+    node: Object
+    role: Role
+    policy: ObjectPolicy
+    cadence: str | None
+    partitions_def: dg.TimeWindowPartitionsDefinition | None
+    upstreams: Sequence[Upstream]
+    facts: ViewFacts | None  # the view's own, or for a target that of its one view
+    ddl_dir: Path
+
+
+class AssetTranslator:
+    """Makes asset keys and specs."""
+
+    def get_asset_key(self, name: QName) -> dg.AssetKey:
+        return dg.AssetKey([name.database, name.table])
+
+    def get_asset_spec(self, props: NodeProps) -> dg.AssetSpec:
+        """The whole spec of one node."""
+        node = props.node
+        return dg.AssetSpec(
+            key=self.get_asset_key(node.name),
+            deps=[self._dep(props, upstream) for upstream in props.upstreams],
+            description=props.policy.description or describe(props),
+            metadata=self.get_metadata(props),
+            group_name=_group(props.policy.group or node.name.database),
+            owners=list(props.policy.owners) or None,
+            kinds={"clickhouse", _kind(node)},
+            tags=_tags(props),
+            code_version=node.digest or None,
+            partitions_def=props.partitions_def,
+        )
+
+    def get_metadata(self, props: NodeProps) -> dict[str, Any]:
+        """Column schema, lineage, DDL, and where it stands in git."""
+        node = props.node
+        metadata: dict[str, Any] = {
+            "dagster/table_name": f"{node.name.database}.{node.name.table}",
+            "dagster/storage_kind": "clickhouse",
+            "chmv/role": props.role,
+        }
+        if node.engine:
+            metadata["chmv/engine"] = node.engine
+        if node.columns and node.kind not in VIEW_KINDS:
+            metadata["dagster/column_schema"] = _column_schema(node)
+        if props.facts is not None:
+            if props.role == "view":
+                metadata["chmv/class"] = f"{props.facts.view_class}: {props.facts.why}"
+            lineage = self._lineage(props)
+            if lineage is not None:
+                metadata["dagster/column_lineage"] = lineage
+                if "dagster/column_schema" not in metadata:
+                    metadata["dagster/column_schema"] = _untyped_schema(props.facts)
+        if node.sql:
+            metadata["clickhouse/ddl"] = dg.MetadataValue.md(f"```sql\n{node.sql[:_MAX_DDL_CHARS]}\n```")
+            metadata["dagster/code_references"] = _code_reference(props)
+        return metadata
+
+    def _dep(self, props: NodeProps, upstream: Upstream) -> dg.AssetDep:
+        whole = upstream.kind in ("lookup", "after")
+        mapping = mapping_between(upstream.partitions_def, props.partitions_def, lookup=whole)
+        return dg.AssetDep(self.get_asset_key(upstream.name), partition_mapping=mapping)
+
+    def _lineage(self, props: NodeProps) -> dg.TableColumnLineage | None:
+        assert props.facts is not None
+        if props.role == "target":  # a target's column is what its view calls so
+            view = next((u.name for u in props.upstreams if u.kind == "writes"), None)
+            if view is None:
+                return None
+            key = self.get_asset_key(view)
+            held = {column.name for column in props.node.columns}
+            names = [name for name, _ in props.facts.lineage if name in held]
+            return dg.TableColumnLineage({name: [dg.TableColumnDep(asset_key=key, column_name=name)] for name in names})
+        known = {upstream.name for upstream in props.upstreams}
+        deps = {
+            name: [
+                dg.TableColumnDep(asset_key=self.get_asset_key(source.table), column_name=source.column)
+                for source in sources
+                if source.table in known
+            ]
+            for name, sources in props.facts.lineage
+        }
+        return dg.TableColumnLineage(deps) if deps else None
+
+
+def describe(props: NodeProps) -> str:
+    """One paragraph for the asset's page: the table's own comment, then its place in the pipeline."""
+    node, role = props.node, props.role
+    place = {
+        "source": "Source: inserts here fire views.",
+        "target": "Target: written by views; materializing a partition rebuilds it from their queries.",
+        "lookup": "Lookup: read by views, but inserts here do not fire them.",
+        "view": "Materialized view: materializing a partition computes its share beside the target; readers see nothing yet.",
+        "other": "",
+    }[role]
+    if node.kind == "refreshable_view":
+        schedule = node.refresh.schedule if node.refresh is not None else ""
+        place = f"Refreshable view ({schedule}): materializing refreshes it and waits."
+    elif node.kind == "external":
+        place = "External: referred to by the DDL but not declared in it."
+    return "\n\n".join(text for text in (node.comment, place) if text)
+
+
+def _kind(node: Object) -> str:
+    return {
+        "materialized_view": "materialized_view",
+        "refreshable_view": "materialized_view",
+        "inner_table": "table",
+    }.get(node.kind, node.kind)
+
+
+def _group(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_]", "_", text) or "default"
+
+
+def _tags(props: NodeProps) -> Mapping[str, str]:
+    tags = {"chmv/role": props.role, "chmv/cadence": props.cadence or "none", **dict(props.policy.tags)}
+    if props.facts is not None and props.role == "view":
+        tags["chmv/class"] = props.facts.view_class
+    return {key: value for key, value in tags.items() if _TAG_VALUE.match(value)}
+
+
+def _column_schema(node: Object) -> dg.TableSchema:
+    other = [f"{word} {text}" for word, text in _keys(node) if text]
+    return dg.TableSchema(
+        columns=[
+            dg.TableColumn(
+                name=column.name,
+                type=column.type or "?",
+                description=column.comment or None,
+                constraints=dg.TableColumnConstraints(nullable="Nullable(" in column.type),
+            )
+            for column in node.columns
+        ],
+        constraints=dg.TableConstraints(other=other) if other else None,
+    )
+
+
+def _keys(node: Object) -> tuple[tuple[str, str], ...]:
+    return (
+        ("PARTITION BY", node.partition_by),
+        ("ORDER BY", node.order_by),
+        ("PRIMARY KEY", node.primary_key),
+        ("TTL", node.ttl),
+    )
+
+
+def _untyped_schema(facts: ViewFacts) -> dg.TableSchema:
+    return dg.TableSchema(columns=[dg.TableColumn(name=name, type="?") for name, _ in facts.lineage])
+
+
+def _code_reference(props: NodeProps) -> dg.CodeReferencesMetadataValue:
+    place = props.node.place
+    return dg.CodeReferencesMetadataValue(
+        code_references=[
+            dg.LocalFileCodeReference(
+                file_path=str(props.ddl_dir / place.file), line_number=place.line, label=str(place)
+            )
+        ]
+    )
+
+
+def node_facts(catalog: Catalog, name: QName, role: Role) -> ViewFacts | None:
+    """A view's facts; for a target, those of the first view that writes it."""
+    if role == "target":
+        views = catalog.views_into(name)
+        return catalog.facts.get(views[0].name) if views else None
+    return catalog.facts.get(name)

@@ -1,0 +1,160 @@
+"""The client: one way to speak to ClickHouse, over HTTP, with errors that keep the server's code and query id.
+
+`Server` is what the rest of `resources` takes; `ClickHouseResource` is its Dagster face. Values travel as bound parameters,
+identifiers through `core.names`. The password lives in the environment and in the driver, nowhere else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+import clickhouse_connect
+import dagster as dg
+from clickhouse_connect.driver.client import Client
+from clickhouse_connect.driver.exceptions import ClickHouseError
+
+from chmv_assets.core.errors import EngineError, ServerError
+from resources.engine import ensure_engine
+from resources.engine.model import PASSWORD_VARIABLE, URL_VARIABLE, USER_VARIABLE
+
+_CODE = re.compile(r"[Cc]ode: (\d+)")
+_CODE_NAME = re.compile(r"\(([A-Z][A-Z0-9_]+)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where the server is and who we are there."""
+
+    url: str
+    user: str = "default"
+    password: str = field(default="", repr=False)
+
+
+def endpoint_from_environment(environ: Mapping[str, str] | None = None) -> Endpoint:
+    """The configured server, or the embedded one, started if need be."""
+    env = os.environ if environ is None else environ
+    url = env.get(URL_VARIABLE) or ensure_engine().url
+    return Endpoint(url, env.get(USER_VARIABLE) or "default", env.get(PASSWORD_VARIABLE, ""))
+
+
+def server_error(error: Exception, query_id: str = "") -> ServerError:
+    """Turn a driver error into ours, with the server's code and name."""
+    text = str(error)
+    code = _CODE.search(text)
+    names = _CODE_NAME.findall(text)
+    lines = [line for line in text.splitlines() if line.strip()]
+    message = next((line for line in lines if "DB::Exception" in line), lines[0] if lines else type(error).__name__)
+    message = re.sub(r"^.*?DB::Exception: ", "", message)
+    message = re.sub(r"\s*\(version [^)]*\)?.*$", "", message)[:2000]
+    return ServerError(
+        message, code=int(code.group(1)) if code else None, code_name=names[-1] if names else "", query_id=query_id
+    )
+
+
+class Server:
+    """A connection with a handful of verbs. Not for sharing between threads."""
+
+    def __init__(
+        self, endpoint: Endpoint, *, log_comment: Mapping[str, str] | None = None, timeout_seconds: int = 315
+    ) -> None:
+        parts = urlsplit(endpoint.url if "//" in endpoint.url else f"http://{endpoint.url}")
+        if parts.username or parts.password:
+            raise EngineError(
+                f"environment {URL_VARIABLE}: found a user or password in the URL but wanted neither. URLs end up in logs. "
+                f"Put them into {USER_VARIABLE} and {PASSWORD_VARIABLE}."
+            )
+        self.endpoint = endpoint
+        settings = {"log_comment": json.dumps(dict(log_comment))} if log_comment else {}
+        try:
+            self._client: Client = clickhouse_connect.get_client(
+                host=parts.hostname or "localhost",
+                port=parts.port or (8443 if parts.scheme == "https" else 8123),
+                interface="https" if parts.scheme == "https" else "http",
+                username=endpoint.user,
+                password=endpoint.password,
+                settings=settings,
+                send_receive_timeout=timeout_seconds,
+                connect_timeout=10,
+                autogenerate_session_id=False,
+                client_name="chmv",
+            )
+        except ClickHouseError as error:
+            raise self._unreachable(error) from error
+
+    def _unreachable(self, error: Exception) -> ServerError:
+        found = server_error(error)
+        return ServerError(
+            f"server {self.endpoint.url}: no usable answer ({found}). Is it up, and is {USER_VARIABLE} right? "
+            "`chmv engine status` tells.",
+            code=found.code,
+            code_name=found.code_name,
+        )
+
+    def rows(
+        self, sql: str, parameters: Mapping[str, Any] | None = None, settings: Mapping[str, Any] | None = None
+    ) -> list[tuple[Any, ...]]:
+        """Run a query and give its rows."""
+        try:
+            result = self._client.query(sql, parameters=dict(parameters or {}), settings=dict(settings or {}))
+        except ClickHouseError as error:
+            raise server_error(error) from error
+        return [tuple(row) for row in result.result_rows]
+
+    def command(
+        self, sql: str, parameters: Mapping[str, Any] | None = None, settings: Mapping[str, Any] | None = None
+    ) -> str:
+        """Run a statement; gives the query id."""
+        try:
+            summary = self._client.command(sql, parameters=dict(parameters or {}), settings=dict(settings or {}))
+        except ClickHouseError as error:
+            raise server_error(error) from error
+        return str(getattr(summary, "query_id", lambda: "")() if hasattr(summary, "query_id") else "")
+
+    def text(self, sql: str, parameters: Mapping[str, Any] | None = None) -> str:
+        """Run a statement whose answer is text, such as EXPLAIN AST."""
+        try:
+            return self._client.raw_query(sql, parameters=dict(parameters or {}), fmt="TSVRaw").decode()
+        except ClickHouseError as error:
+            raise server_error(error) from error
+
+    @property
+    def version(self) -> str:
+        return str(self._client.server_version)
+
+    @property
+    def timezone(self) -> str:
+        return str(self.rows("SELECT serverTimezone()")[0][0])
+
+    def knows_settings(self, names: Sequence[str]) -> set[str]:
+        """Which of these settings this server has; versions differ."""
+        found = self.rows(
+            "SELECT name FROM system.settings WHERE name IN {names:Array(String)}", {"names": list(names)}
+        )
+        return {str(name) for (name,) in found}
+
+    def close(self) -> None:
+        self._client.close()
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class ClickHouseResource(dg.ConfigurableResource):  # type: ignore[type-arg]
+    """The server that the pipeline runs on; CHMV_CLICKHOUSE_* in the environment, else the embedded one.
+
+    It has no fields on purpose: run configuration is stored and shown by Dagster, so an address or a password there would
+    travel. Every process reads its own environment.
+    """
+
+    def connect(self, **log_comment: str) -> Server:
+        """Open a connection; what is passed shows up in the server's query log."""
+        return Server(endpoint_from_environment(), log_comment=log_comment)

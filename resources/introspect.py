@@ -1,0 +1,142 @@
+"""Reads of the live server: objects, hooks, partitions, running inserts. Nothing here writes.
+
+Each function is a constant number of queries whatever the number of tables; rows become frozen records at once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from chmv_assets.core.errors import ServerError
+from chmv_assets.core.names import QName
+from resources.clickhouse import Server
+
+SYSTEM_DATABASES = ("system", "INFORMATION_SCHEMA", "information_schema")
+OWN_DATABASE = "chmv"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveObject:
+    """One row of system.tables that matters to us."""
+
+    name: QName
+    engine: str
+    sql: str
+    select: str
+    hooked_views: tuple[QName, ...]  # views that the server fires on an INSERT into this table
+    total_rows: int
+    total_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionState:
+    """The active parts of one ClickHouse partition, summed up."""
+
+    partition_id: str
+    partition: str  # as the server prints its value
+    rows: int
+    bytes_on_disk: int
+    parts: int
+    max_block: int
+    data_version: int
+
+    @property
+    def fingerprint(self) -> tuple[str, int, int, int]:
+        """Changes with every insert, mutation or replacement; not with merges."""
+        return (self.partition_id, self.rows, self.max_block, self.data_version)
+
+
+def fetch_objects(server: Server, databases: Sequence[str] = ()) -> list[LiveObject]:
+    """All objects of the given databases, or of all but the server's and our own."""
+    rows = server.rows(
+        """
+        SELECT database, name, engine, create_table_query, as_select,
+               arrayZip(dependencies_database, dependencies_table), ifNull(total_rows, 0), ifNull(total_bytes, 0)
+        FROM system.tables
+        WHERE (empty({wanted:Array(String)}) OR database IN {wanted:Array(String)})
+          AND database NOT IN {hidden:Array(String)} AND NOT is_temporary
+        ORDER BY database, name
+        """,
+        {"wanted": list(databases), "hidden": [*SYSTEM_DATABASES, OWN_DATABASE]},
+    )
+    return [
+        LiveObject(
+            name=QName(database, table),
+            engine=engine,
+            sql=sql,
+            select=select,
+            hooked_views=tuple(QName(*pair) for pair in hooks),
+            total_rows=int(total_rows),
+            total_bytes=int(total_bytes),
+        )
+        for database, table, engine, sql, select, hooks, total_rows, total_bytes in rows
+    ]
+
+
+def fetch_formatted(server: Server, statements: Sequence[str]) -> list[str | None]:
+    """The server's own formatting of many statements in one query; None where it cannot parse one."""
+    rows = server.rows(
+        "SELECT formatQuerySingleLineOrNull(arrayJoin({statements:Array(String)}))", {"statements": list(statements)}
+    )
+    return [text for (text,) in rows]
+
+
+def fetch_partitions(server: Server, tables: Iterable[QName]) -> dict[QName, tuple[PartitionState, ...]]:
+    """The partitions of many tables with one query; a table without parts is not in the answer."""
+    wanted = [(name.database, name.table) for name in tables]
+    if not wanted:
+        return {}
+    rows = server.rows(
+        """
+        SELECT database, table, partition_id, any(partition), sum(rows), sum(bytes_on_disk), count(),
+               max(max_block_number), max(data_version)
+        FROM system.parts
+        WHERE active AND (database, table) IN {tables:Array(Tuple(String, String))}
+        GROUP BY database, table, partition_id ORDER BY database, table, partition_id
+        """,
+        {"tables": wanted},
+    )
+    found: dict[QName, list[PartitionState]] = {}
+    for database, table, partition_id, partition, total, size, parts, block, version in rows:
+        state = PartitionState(
+            partition_id=partition_id, partition=partition, rows=int(total), bytes_on_disk=int(size),
+            parts=int(parts), max_block=int(block), data_version=int(version),
+        )  # fmt: skip
+        found.setdefault(QName(database, table), []).append(state)
+    return {name: tuple(states) for name, states in found.items()}
+
+
+def fetch_running_inserts(server: Server) -> frozenset[str]:
+    """Ids of the inserts that run now."""
+    rows = server.rows(
+        "SELECT query_id FROM system.processes WHERE query_kind IN ('Insert', 'AsyncInsertFlush') AND query_id != queryID()"
+    )
+    return frozenset(str(query_id) for (query_id,) in rows)
+
+
+def fetch_columns(server: Server, name: QName) -> list[tuple[str, str, str]]:
+    """Name, type and default kind of a table's columns in order; empty if there is no such table."""
+    rows = server.rows(
+        "SELECT name, type, default_kind FROM system.columns WHERE database = {d:String} AND table = {t:String} ORDER BY position",
+        {"d": name.database, "t": name.table},
+    )
+    return [(str(column), str(kind), str(default)) for column, kind, default in rows]
+
+
+def describe_select(server: Server, select: str) -> list[tuple[str, str]]:
+    """Name and type of the columns that a SELECT gives, as the server sees them."""
+    return [(str(row[0]), str(row[1])) for row in server.rows(f"DESCRIBE TABLE ({select})")]
+
+
+_TREE_TABLE = re.compile(r"TABLE id: \d+.*?table_name: (\S+)")
+
+
+def fetch_query_tables(server: Server, select: str) -> tuple[str, ...] | None:
+    """The tables of a SELECT as the server resolves them; None when it cannot."""
+    try:
+        tree = server.text(f"EXPLAIN QUERY TREE {select}")
+    except ServerError:
+        return None
+    return tuple(dict.fromkeys(_TREE_TABLE.findall(tree)))

@@ -1,0 +1,254 @@
+"""The closed protocol: rebuild windows that see few or no inserts, verified before and after.
+
+A scratch is built beside the target from the view's own SELECT and then swapped in, partition by partition. The source's
+highest block number and the running inserts are read before, between and after; if an insert came in between, the
+window is done again, three times at most. Readers see the old or the new partition, never a hole.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from chmv_assets.core.catalog import Catalog
+from chmv_assets.core.errors import RebuildRefused
+from chmv_assets.core.model import Object
+from chmv_assets.core.names import QName
+from chmv_assets.core.rebuild import Feed, covered_window, plan_feed, render_feed, scratch_name
+from chmv_assets.core.windows import ChPartition, Window, ch_partitions, partition_matches
+from resources.executor import Executor
+from resources.introspect import (
+    PartitionState,
+    describe_select,
+    fetch_columns,
+    fetch_partitions,
+    fetch_running_inserts,
+)
+from resources.scratch_marks import ScratchMarks
+
+MAX_TRIES = 3
+DRAIN_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScratchResult:
+    """One view's share of one window, ready to be published."""
+
+    view: QName
+    scratch: QName
+    rows: int
+    seconds: float
+    reused: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """What a publication changed."""
+
+    partitions: tuple[str, ...]
+    rows_before: int
+    rows_after: int
+    tries: int
+    seconds: float
+    scratches: tuple[ScratchResult, ...]
+
+
+@dataclass
+class Rebuilder:
+    """Carries out the closed protocol for one catalog on one server."""
+
+    executor: Executor
+    catalog: Catalog
+    timezone: str
+    now: Callable[[], datetime]
+    sleep: Callable[[float], None] = time.sleep
+    clock: Callable[[], float] = time.monotonic
+    _server_zone: str = ""
+    _marks: ScratchMarks | None = None
+
+    @property
+    def marks(self) -> ScratchMarks:
+        self._marks = self._marks or ScratchMarks(self.executor)
+        return self._marks
+
+    @property
+    def server_zone(self) -> str:
+        self._server_zone = self._server_zone or self.executor.server.timezone
+        return self._server_zone
+
+    def build_scratch(self, view: Object, window: Window | None) -> ScratchResult:
+        """Compute a view's share of a window into its scratch table; a share that is still valid is kept."""
+        started = self.clock()
+        feed, partitions = self._feed(view, window)
+        scratch = scratch_name(feed.target.name, view.name)
+        self.marks.expire()
+        self.executor.create_like(scratch, feed.target.name)
+        source_state = self._source_state(feed)
+        mark = json.dumps([[view.digest, feed.target.digest], source_state])
+        done = self.marks.read(scratch, window)
+        states = self._states(scratch, feed.target, partitions)
+        if done == mark:
+            rows = sum(state.rows for state in states)
+            return ScratchResult(
+                view=view.name, scratch=scratch, rows=rows, seconds=self.clock() - started, reused=True
+            )
+        for state in states:
+            self.executor.drop_partition(scratch, state.partition_id)
+        held = [
+            name
+            for name, _, kind in fetch_columns(self.executor.server, feed.target.name)
+            if kind not in ("MATERIALIZED", "ALIAS")
+        ]
+        outputs = describe_select(self.executor.server, view.select)
+        self.executor.insert_select(
+            scratch, render_feed(feed, scratch, outputs, held, self.timezone), feed.source.name, feed.source_filter
+        )
+        self.marks.write(scratch, window, mark)
+        rows = sum(state.rows for state in self._states(scratch, feed.target, partitions))
+        return ScratchResult(view=view.name, scratch=scratch, rows=rows, seconds=self.clock() - started, reused=False)
+
+    def publish(self, target: Object, window: Window | None) -> Published:
+        """Replace a window of a target by what its views give, and leave nothing half done."""
+        started = self.clock()
+        views = self._rebuildable_views(target)
+        before = sum(state.rows for state in self._target_states(target, window))
+        for attempt in range(1, MAX_TRIES + 1):
+            fences = [self._quiet_state(view, window) for view in views]
+            shares = tuple(self.build_scratch(view, window) for view in views)
+            if [self._block_state(view, window) for view in views] != fences:
+                continue
+            changed = self._swap(target, window, shares)
+            self._drain()
+            if [self._block_state(view, window) for view in views] == fences:
+                after = sum(state.rows for state in self._target_states(target, window))
+                self._forget(target, shares, window)
+                return Published(
+                    partitions=changed, rows_before=before, rows_after=after, tries=attempt,
+                    seconds=self.clock() - started, scratches=shares,
+                )  # fmt: skip
+        raise RebuildRefused(
+            f"target {target.name}: its source took inserts during each of {MAX_TRIES} tries but wanted a quiet window. "
+            "The closed protocol cannot tell these rows apart. Run it again when the window is closed."
+        )
+
+    def _rebuildable_views(self, target: Object) -> tuple[Object, ...]:
+        views = self.catalog.views_into(target.name)
+        for view in views:
+            if view.kind == "refreshable_view":
+                raise RebuildRefused(
+                    f"target {target.name}: is written by {view.name}, which refreshes it as a whole. Materialize that view instead."
+                )
+        return views
+
+    def _feed(self, view: Object, window: Window | None) -> tuple[Feed, tuple[ChPartition, ...]]:
+        scheme = self.catalog.scheme(view.name)
+        covered, partitions = covered_window(scheme, window, self.timezone, self.server_zone)
+        return plan_feed(self.catalog, view, covered, self.timezone, self.server_zone, self.now()), partitions
+
+    def _states(self, table: QName, target: Object, partitions: Sequence[ChPartition]) -> tuple[PartitionState, ...]:
+        """The partitions of a table of the target's shape that belong to the window; all of them without a window."""
+        states = fetch_partitions(self.executor.server, [table]).get(table, ())
+        scheme = self.catalog.schemes.get(target.name)
+        if not partitions or scheme is None:
+            return states
+        ids = {partition.partition_id for partition in partitions}
+        if None not in ids:
+            return tuple(state for state in states if state.partition_id in ids)
+        return tuple(
+            state for state in states if any(partition_matches(scheme, state.partition, p) for p in partitions)
+        )
+
+    def _target_states(self, target: Object, window: Window | None) -> tuple[PartitionState, ...]:
+        scheme = self.catalog.schemes.get(target.name)
+        _, partitions = covered_window(scheme, window, self.timezone, self.server_zone)
+        return self._states(target.name, target, partitions)
+
+    def _source_state(self, feed: Feed) -> list[tuple[str, int, int, int]]:
+        """What the share depends on: the source's partitions that overlap the window, or all of them."""
+        states = fetch_partitions(self.executor.server, [feed.source.name]).get(feed.source.name, ())
+        scheme = self.catalog.schemes.get(feed.source.name)
+        facts = self.catalog.facts[feed.view.name]
+        if (
+            feed.window is not None and feed.source_filter and scheme is not None
+            and facts.time_source is not None and facts.time_source.column == scheme.column
+        ):  # fmt: skip
+            overlap = ch_partitions(feed.window, scheme, self.timezone, server_timezone=self.server_zone)
+            states = tuple(state for state in states if any(self._is(scheme, state, p) for p in overlap))
+        return [state.fingerprint for state in states]
+
+    @staticmethod
+    def _is(scheme: object, state: PartitionState, partition: ChPartition) -> bool:
+        if partition.partition_id is not None:
+            return state.partition_id == partition.partition_id
+        return partition_matches(scheme, state.partition, partition)  # type: ignore[arg-type]
+
+    def _block_state(self, view: Object, window: Window | None) -> list[tuple[str, int, int, int]]:
+        feed, _ = self._feed(view, window)
+        return self._source_state(feed)
+
+    def _quiet_state(self, view: Object, window: Window | None) -> list[tuple[str, int, int, int]]:
+        state = self._block_state(view, window)
+        self._drain()
+        return state
+
+    def _drain(self) -> None:
+        """Wait until every insert that runs now has ended."""
+        waiting = fetch_running_inserts(self.executor.server)
+        deadline = self.clock() + DRAIN_SECONDS
+        while waiting:
+            if self.clock() > deadline:
+                raise RebuildRefused(
+                    f"{len(waiting)} insert(s) still run after {DRAIN_SECONDS:.0f} s. What they write cannot be told apart. "
+                    "Try again when they have ended (system.processes shows them)."
+                )
+            self.sleep(0.1)
+            waiting &= fetch_running_inserts(self.executor.server)
+
+    def _swap(self, target: Object, window: Window | None, shares: Sequence[ScratchResult]) -> tuple[str, ...]:
+        scheme = self.catalog.schemes.get(target.name)
+        _, partitions = covered_window(scheme, window, self.timezone, self.server_zone)
+        by_share = [
+            {s.partition_id for s in self._states(share.scratch, target, partitions) if s.rows} for share in shares
+        ]
+        ready = sorted(set().union(*by_share))
+        stale = sorted({s.partition_id for s in self._target_states(target, window)} - set(ready))
+        if not ready and stale:
+            self._refuse_emptying(target, shares)
+        source = shares[0].scratch
+        if len(shares) > 1 and ready:
+            source = scratch_name(target.name, None)
+            self.executor.drop_table(source)
+            self.executor.create_like(source, target.name)
+            for share, ids in zip(shares, by_share, strict=True):
+                for partition_id in sorted(ids):
+                    self.executor.attach_partition_from(source, partition_id, share.scratch)
+        for partition_id in ready:
+            self.executor.replace_partition(target.name, partition_id, source)
+        for partition_id in stale:
+            self.executor.drop_partition(target.name, partition_id)
+        if len(shares) > 1:
+            self.executor.drop_table(scratch_name(target.name, None))
+        return tuple(ready + stale)
+
+    def _refuse_emptying(self, target: Object, shares: Sequence[ScratchResult]) -> None:
+        """Rows in the target and none in the source: more likely the source lost them than that they never were."""
+        views = [self.catalog.objects[share.view] for share in shares]
+        sources = [name for view in views if (name := self.catalog.trigger_of(view.name)) is not None]
+        raise RebuildRefused(
+            f"target {target.name}: holds rows for this window but its views give none from {', '.join(map(str, sources))}. "
+            "Publishing would delete them. If they are really to go, DROP the partition by hand; else replay from the archive."
+        )
+
+    def _forget(self, target: Object, shares: Sequence[ScratchResult], window: Window | None) -> None:
+        """Published shares are not needed any more; a scratch table without parts goes."""
+        scheme = self.catalog.schemes.get(target.name)
+        _, partitions = covered_window(scheme, window, self.timezone, self.server_zone)
+        for share in shares:
+            for state in self._states(share.scratch, target, partitions):
+                self.executor.drop_partition(share.scratch, state.partition_id)
+            self.marks.forget(share.scratch, window)
+            if not fetch_partitions(self.executor.server, [share.scratch]):
+                self.executor.drop_table(share.scratch)

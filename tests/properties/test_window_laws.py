@@ -1,0 +1,102 @@
+"""Laws of windows: time is covered once, in every zone and cadence."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from itertools import pairwise
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chmv_assets.core.cadence import UNITS, PartitionScheme, Unit, WeekMode, nests
+from chmv_assets.core.windows import (
+    Window,
+    ch_partitions,
+    key_of,
+    keys,
+    period_start,
+    periods,
+    split_window,
+    window_of_key,
+)
+
+UTC = timezone.utc
+ZONES = ["UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata", "Asia/Kathmandu", "Africa/Cairo", "America/Havana"]
+
+zones = st.sampled_from(ZONES)
+units = st.sampled_from(UNITS)
+week_modes: st.SearchStrategy[WeekMode] = st.sampled_from(["monday", "sunday"])
+instants = st.datetimes(datetime(2015, 1, 1), datetime(2035, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001
+windows = st.builds(
+    lambda start, seconds: Window(start, start + timedelta(seconds=seconds)), instants, st.integers(1, 20 * 86400)
+)
+
+
+@given(windows, units, zones, week_modes)
+def test_periods_cover_a_window_once_without_overlap(
+    window: Window, unit: Unit, zone: str, week_mode: WeekMode
+) -> None:
+    found = list(periods(window, unit, zone, week_mode))
+    assert found[0].start <= window.start < found[0].end
+    assert found[-1].start < window.end <= found[-1].end
+    assert all(left.end == right.start for left, right in pairwise(found))
+
+
+@given(instants, units, zones, week_modes)
+def test_every_instant_has_one_key_whose_window_holds_it(
+    instant: datetime, unit: Unit, zone: str, week_mode: WeekMode
+) -> None:
+    window = window_of_key(key_of(instant, unit, zone, week_mode), unit, zone, week_mode)
+    assert window.start <= instant < window.end
+    assert keys(window, unit, zone, week_mode) == (key_of(instant, unit, zone, week_mode),)
+
+
+@given(windows, units, zones)
+def test_keys_of_a_window_are_distinct(window: Window, unit: Unit, zone: str) -> None:
+    found = keys(window, unit, zone)
+    assert len(set(found)) == len(found)
+
+
+@given(instants, units, zones, week_modes)
+def test_the_start_of_a_period_is_its_own_start(instant: datetime, unit: Unit, zone: str, week_mode: WeekMode) -> None:
+    start = period_start(instant, unit, zone, week_mode)
+    assert period_start(start, unit, zone, week_mode) == start <= instant
+
+
+@given(instants, units, units, zones, week_modes)
+def test_nested_units_share_their_borders(
+    instant: datetime, finer: Unit, coarser: Unit, zone: str, week_mode: WeekMode
+) -> None:
+    if nests(finer, coarser):
+        border = period_start(instant, coarser, zone, week_mode)
+        assert period_start(border, finer, zone, week_mode) == border
+
+
+@given(windows, st.integers(60, 90_000))
+@settings(max_examples=50)
+def test_pieces_cover_the_window_exactly(window: Window, seconds: int) -> None:
+    pieces = split_window(window, seconds)
+    assert pieces[0].start == window.start
+    assert pieces[-1].end == window.end
+    assert all(left.end == right.start for left, right in pairwise(pieces))
+    assert all(piece.seconds <= seconds for piece in pieces)
+
+
+@given(windows, units, zones, zones)
+def test_the_partitions_of_a_window_are_those_that_overlap_it(
+    window: Window, unit: Unit, column_zone: str, location: str
+) -> None:
+    scheme = PartitionScheme(
+        unit=unit,
+        column="ts",
+        column_type=f"DateTime('{column_zone}')",
+        expression="e",
+        value_type="datetime",
+        timezone=column_zone,
+        week_mode="monday" if unit == "week" else None,
+    )
+    found = ch_partitions(window, scheme, location)
+    assert found[0].start <= window.start < found[0].end
+    assert found[-1].start < window.end <= found[-1].end
+    assert all(left.end == right.start for left, right in pairwise(found))
+    assert len({partition.partition_id for partition in found}) == len(found)
