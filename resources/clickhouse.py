@@ -20,8 +20,8 @@ from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError
 
 from chmv_assets.core.errors import EngineError, ServerError
-from resources.engine import ensure_engine
-from resources.engine.model import PASSWORD_VARIABLE, URL_VARIABLE, USER_VARIABLE
+from resources.engine import EngineInfo, ensure_engine
+from resources.engine.model import DEFAULT_USER, PASSWORD_VARIABLE, URL_VARIABLE, USER_VARIABLE
 
 _CODE = re.compile(r"[Cc]ode: (\d+)")
 _CODE_NAME = re.compile(r"\(([A-Z][A-Z0-9_]+)\)")
@@ -39,8 +39,15 @@ class Endpoint:
 def endpoint_from_environment(environ: Mapping[str, str] | None = None) -> Endpoint:
     """The configured server, or the embedded one, started if need be."""
     env = os.environ if environ is None else environ
-    url = env.get(URL_VARIABLE) or ensure_engine().url
-    return Endpoint(url, env.get(USER_VARIABLE) or "default", env.get(PASSWORD_VARIABLE, ""))
+    if env.get(URL_VARIABLE):
+        return Endpoint(env[URL_VARIABLE], env.get(USER_VARIABLE) or DEFAULT_USER, env.get(PASSWORD_VARIABLE, ""))
+    return endpoint_of(ensure_engine(environ=env), env)
+
+
+def endpoint_of(info: EngineInfo, environ: Mapping[str, str] | None = None) -> Endpoint:
+    """How to reach an engine that was found or started."""
+    env = os.environ if environ is None else environ
+    return Endpoint(info.url, info.user, env.get(PASSWORD_VARIABLE, ""))
 
 
 def server_error(error: Exception, query_id: str = "") -> ServerError:

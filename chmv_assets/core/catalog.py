@@ -258,7 +258,9 @@ def _like(created: Created, declared: Declared) -> Object:
     old = origin.object
     made = replace(made, columns=made.columns or old.columns)
     if not made.engine:
-        made = replace(made, kind=old.kind, engine=old.engine, engine_args=old.engine_args, settings=old.settings)
+        made = replace(
+            made, kind=old.kind, engine=old.engine, engine_args=old.engine_args, settings=old.settings, ttl=old.ttl
+        )
     if not made.engine.endswith("MergeTree"):
         return made
     return replace(  # the server copies each key that the new table does not declare itself
@@ -266,7 +268,6 @@ def _like(created: Created, declared: Declared) -> Object:
         partition_by=made.partition_by or old.partition_by,
         order_by=made.order_by or old.order_by,
         primary_key=made.primary_key or old.primary_key,
-        ttl=made.ttl or old.ttl,
     )
 
 

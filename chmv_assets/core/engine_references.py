@@ -41,7 +41,7 @@ def _argument(text: str, part: Sequence[Token], default_database: str) -> str:
         return string_value(token.text) if token.kind == "string" else unquote_identifier(token.text)
     if part[0].text.lower() in ("currentdatabase", "database"):
         return default_database
-    if part[0].is_word("REGEXP") and part[2].kind == "string":
+    if part[0].is_word("REGEXP") and len(part) > 2 and part[2].kind == "string":
         return _REGEXP + string_value(part[2].text)
     return text[part[0].start : part[-1].end]
 
@@ -59,6 +59,15 @@ def _matching(database: str, table_pattern: str, made: Object, known: Iterable[Q
         and tables.search(name.table)
         and (databases.search(name.database) if databases else name.database == database)
     ]
+
+
+def read_default_references(made: Object, default_database: str) -> tuple[Reference, ...]:
+    """Dictionaries and Join tables that column defaults call."""
+    found: list[Reference] = []
+    for column in made.columns:
+        if re.search(r"dict(?:get|has|isin)|joinget", column.default, re.IGNORECASE):
+            found += read_select(f"SELECT {column.default} FROM numbers(1)", default_database, fires=False).references
+    return tuple(dict.fromkeys(reference for reference in found if reference.name != made.name))
 
 
 def read_dictionary_source(source: str, made: Object) -> tuple[Reference, ...]:

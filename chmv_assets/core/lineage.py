@@ -183,7 +183,8 @@ class Lineage:
         while stack:
             current = stack.pop()
             if isinstance(current, exp.Query):
-                for output in self.outputs(current, {**scope.aliases, **scope.ctes}) or ():
+                outer = {name: node for name, node in scope.aliases.items() if name not in scope.resolving}
+                for output in self.outputs(current, {**outer, **scope.ctes}) or ():
                     found |= output.sources
                 continue
             if isinstance(current, exp.Column) and not isinstance(current.this, exp.Star):

@@ -13,14 +13,17 @@ from dataclasses import dataclass, replace
 from chmv_assets.core.cadence import PartitionScheme
 from chmv_assets.core.classify import Shape, classify, read_shape
 from chmv_assets.core.ddl_reader import view_of_inner
-from chmv_assets.core.engine_references import read_dictionary_source, read_engine_references
+from chmv_assets.core.engine_references import (
+    read_default_references,
+    read_dictionary_source,
+    read_engine_references,
+)
 from chmv_assets.core.lineage import Lineage, Output
 from chmv_assets.core.migrations import Declared
-from chmv_assets.core.model import VIEW_KINDS, Column, NodeKind, Object, Place, Reference, ViewFacts
+from chmv_assets.core.model import VIEW_KINDS, Column, Object, Place, Reference, ViewFacts
 from chmv_assets.core.names import QName
 from chmv_assets.core.select_reader import FUNCTION_DATABASE, IN_NAME, Reading, read_select
 
-ENGINE_KINDS: tuple[NodeKind, ...] = ("distributed", "buffer", "merge", "table")
 _DICTIONARY_CALLS = ("dictget", "dicthas", "dictisin", "joinget", "dictionary()")
 
 
@@ -47,10 +50,10 @@ def link_objects(
             linked[name] = replace(made, references=_view_references(made, reading, objects), reader=reading.reader)
         elif made.kind == "dictionary" and created is not None:
             linked[name] = replace(made, references=read_dictionary_source(created.dictionary_source, made))
-        elif made.kind in ENGINE_KINDS and made.engine_args:
-            linked[name] = replace(made, references=read_engine_references(made, database, objects))
         else:
-            linked[name] = made
+            by_engine = read_engine_references(made, database, objects) if made.engine_args else ()
+            references = (*by_engine, *read_default_references(made, database))
+            linked[name] = replace(made, references=references) if references else made
         if progress is not None:
             progress(done)
     found = Linked(place_externals(linked), readings)
@@ -168,7 +171,10 @@ def _outputs(name: QName, linked: Linked) -> list[Output] | None:
         names = tuple(c.name for c in made.columns if c.default_kind != "EPHEMERAL") if made is not None else ()
         return names or None
 
-    return Lineage(reading.prepared, reading.default_database, columns_of).outputs(reading.tree)
+    try:
+        return Lineage(reading.prepared, reading.default_database, columns_of).outputs(reading.tree)
+    except RecursionError:
+        return None
 
 
 def _facts(

@@ -66,17 +66,27 @@ def read_select(text: str, default_database: str, *, fires: bool) -> Reading:
     prepared = prepare_select(text)
     tree = parse_query(prepared.text)
     if tree is None:
-        references = read_references(prepared, default_database, fires=fires)
-        reader: Reader = "none" if references is None else "tolerant"
-        return Reading(references or (), reader, None, prepared, default_database)
+        return _read_by_tokens(prepared, default_database, fires)
     collector = _Collector(default_database, prepared, fires)
-    collector.query(tree, {}, main=True, via="from")
+    try:
+        collector.query(tree, {}, main=True, via="from")
+    except RecursionError:  # thousands of ANDs; the tokens still tell
+        return _read_by_tokens(prepared, default_database, fires)
     triggers = {reference.name for reference in collector.found if reference.kind == "trigger"}
     repeats = any(reference.kind != "trigger" and reference.name in triggers for reference in collector.found)
     aliases = frozenset(node.alias for node in tree.find_all(exp.Alias) if node.alias)
     aliases |= {cte.alias for cte in tree.find_all(exp.CTE) if _is_scalar(cte)}
     tables = frozenset(node.alias for node in tree.find_all(exp.Table, exp.Subquery) if node.alias)
     return Reading(tuple(collector.unique()), "full", tree, prepared, default_database, aliases, tables, repeats)
+
+
+def _read_by_tokens(prepared: Prepared, default_database: str, fires: bool) -> Reading:
+    try:
+        references = read_references(prepared, default_database, fires=fires)
+    except RecursionError:
+        references = None
+    reader: Reader = "none" if references is None else "tolerant"
+    return Reading(references or (), reader, None, prepared, default_database)
 
 
 def parse_query(text: str) -> exp.Query | None:
@@ -187,6 +197,9 @@ class _Collector:
     def _table_function(self, node: exp.Func, ctes: _Ctes, main: bool, via: str) -> None:
         name = _function_name(node)
         arguments = _arguments(node)
+        if "." in name and (view := self._name_of_text(name)) is not None:  # `db.view`(x = 1), as the server prints it
+            self._add(view, main, via)
+            return
         if name.lower() == "view" and arguments and isinstance(arguments[0], exp.Query):
             self.query(arguments[0], ctes, main=main, via=via)
             return
@@ -294,7 +307,7 @@ def _is_scalar(cte: exp.Expr) -> bool:
 
 def _function_name(node: exp.Func) -> str:
     if isinstance(node, exp.Anonymous | exp.AnonymousAggFunc):
-        return str(node.this)
+        return node.this.name if isinstance(node.this, exp.Identifier) else str(node.this)
     return node.sql_name()
 
 

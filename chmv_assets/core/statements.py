@@ -101,10 +101,11 @@ def _complete_part(tokens: list[Token]) -> list[Token]:
 def _groups(tokens: Sequence[Token]) -> Iterator[Sequence[Token]]:
     first = 0
     for i, token in enumerate(tokens):
-        if token.is_op(";"):
+        parallel = token.is_word("PARALLEL") and i + 1 < len(tokens) and tokens[i + 1].is_word("WITH")
+        if token.is_op(";") or parallel:  # `CREATE … PARALLEL WITH CREATE …` is two statements
             if i > first:
                 yield tokens[first:i]
-            first = i + 1
+            first = i + 1 + parallel
     if first < len(tokens):
         yield tokens[first:]
 

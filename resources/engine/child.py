@@ -88,6 +88,8 @@ def main(arguments: list[str]) -> None:
     except Exception as error:
         sys.stderr.write(f"chmv engine: {type(error).__name__}: {error}\n")
         code = 1
+    if code == 0:
+        sys.stdout.write("chmv engine: ended in order\n")
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # the library's static destructors are not safe to run under the interpreter's exit

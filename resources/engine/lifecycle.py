@@ -7,7 +7,6 @@ as soon as the process exists, so that a crash of the starter leaves a server th
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ from typing import Literal
 
 from chmv_assets.core.errors import EngineError
 from resources.engine.config import render_config, render_users
-from resources.engine.install import install_engine
+from resources.engine.locate import check_password, choose_kind, find_program, remembered_kind
 from resources.engine.lock import (
     EngineRecord,
     command_line,
@@ -28,7 +27,6 @@ from resources.engine.lock import (
     write_record,
 )
 from resources.engine.model import (
-    KIND_VARIABLE,
     LOOPBACK,
     PASSWORD_VARIABLE,
     URL_VARIABLE,
@@ -38,12 +36,11 @@ from resources.engine.model import (
     EngineOptions,
     LocalKind,
     default_data_dir,
-    forced_kind,
 )
 from resources.engine.ports import choose_ports, find_listener
 from resources.engine.probe import external_engine, ping, read_version
 from resources.engine.process import clear_log_tables, read_tail, server_command, spawn, terminate
-from resources.engine.report import Report, show_progress
+from resources.engine.report import Report
 
 _STOP_SECONDS = 20.0
 _PORT_ATTEMPTS = 3
@@ -104,7 +101,7 @@ def start_engine(
     check_password(kind, env)
     if running := find_engine(layout.root):
         return running
-    program = _program(kind, env, report)
+    program = find_program(kind, env, report)
     _make_folders(layout)
     with hold_guard(layout.guard, wanted.timeout_seconds + 30, purpose="starting the engine"):
         record = _live_record(layout)
@@ -138,32 +135,6 @@ def stop_engine(
 def connection_env(info: EngineInfo) -> dict[str, str]:
     """Variables that make a child process use this server. The password, if any, is inherited, not repeated."""
     return {URL_VARIABLE: info.url, USER_VARIABLE: info.user}
-
-
-def choose_kind(layout: DataLayout, environ: Mapping[str, str]) -> LocalKind:
-    """Which server opens the data folder: the one that made it; for a new folder the forced one, else what PATH has."""
-    forced = forced_kind(environ)
-    remembered = _remembered_kind(layout)
-    if forced is not None and remembered is not None and forced != remembered:
-        raise EngineError(
-            f"data folder {layout.root}: found data of the {remembered} engine but wanted {forced} ({KIND_VARIABLE}). "
-            f"The two keep their system tables differently. Name another folder with --data, or unset {KIND_VARIABLE}."
-        )
-    return remembered or forced or ("binary" if shutil.which("clickhouse", path=environ.get("PATH")) else "embedded")
-
-
-def check_password(kind: LocalKind, environ: Mapping[str, str]) -> None:
-    """Refuse a password that could not guard anything.
-
-    clickhouse-local logs its own session in as `default` without a password, from loopback, and takes no other user
-    (26.7: no `--user`, users are read once); so that user must stay open to this machine.
-    """
-    if kind == "embedded" and environ.get(PASSWORD_VARIABLE):
-        raise EngineError(
-            f"engine {PASSWORD_VARIABLE}: found a password but wanted none for the embedded server. Its `default` user must "
-            f"stay without one, so the password would guard nothing; the server listens on {LOOPBACK} only. "
-            f"Unset the variable, put a `clickhouse` binary on PATH, or set {URL_VARIABLE} to a guarded server."
-        )
 
 
 def _start(
@@ -255,31 +226,8 @@ def _recover_record(layout: DataLayout) -> EngineRecord | None:
         return None
     if f"--config-file={layout.config}" not in command_line(pid):
         return None
-    record = _new_record(pid, ports[0], ports[1], layout, _remembered_kind(layout) or "embedded")
+    record = _new_record(pid, ports[0], ports[1], layout, remembered_kind(layout) or "embedded")
     return replace(record, version=read_version(_url(ports[0]), "default"))
-
-
-def _remembered_kind(layout: DataLayout) -> LocalKind | None:
-    try:
-        value = layout.kind.read_text(encoding="utf-8").strip()
-    except OSError:
-        return None
-    return "embedded" if value == "embedded" else "binary" if value == "binary" else None
-
-
-def _program(kind: LocalKind, environ: Mapping[str, str], report: Report | None) -> Path:
-    if kind == "embedded":
-        if report is not None:
-            return install_engine(environ, report=report)
-        with show_progress() as shown:
-            return install_engine(environ, report=shown)
-    found = shutil.which("clickhouse", path=environ.get("PATH"))
-    if found is None:
-        raise EngineError(
-            f"engine: found no `clickhouse` on PATH but wanted it for this data folder. Its data was written by that "
-            f"binary, or {KIND_VARIABLE} asks for it. Install ClickHouse, or name another folder with --data."
-        )
-    return Path(found)
 
 
 def _make_folders(layout: DataLayout) -> None:

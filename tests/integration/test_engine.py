@@ -109,6 +109,7 @@ def test_stop_is_clean_and_data_survives_a_restart(start: Callable[..., EngineIn
         ask(info, sql)
     outcome = stop_engine(tmp_path / "da ta & é")
     assert outcome.result == "stopped"
+    assert (tmp_path / "da ta & é" / "logs" / "process.log").read_text().endswith("chmv engine: ended in order\n")
     check_after_restart(start())
 
 

@@ -17,7 +17,8 @@ from resources.engine import (
     start_engine,
     stop_engine,
 )
-from resources.engine.lifecycle import choose_kind, describe_external
+from resources.engine.lifecycle import describe_external
+from resources.engine.locate import choose_kind
 from resources.engine.model import DataLayout
 from resources.engine.ports import choose_ports, find_listener, is_free
 from resources.engine.probe import external_engine

@@ -1,0 +1,36 @@
+"""The code location: the only place where Definitions is put together. Lists, no logic.
+
+The environment is read here, once: CHMV_DDL_DIR (default: the demo). Loading parses nothing that has been parsed before and
+asks no server, except once for the first partition when the settings declare no start.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime, timezone
+from pathlib import Path
+
+import dagster as dg
+
+from chmv_assets.asset_checks import build_asset_checks
+from chmv_assets.assets import build_assets
+from chmv_assets.jobs import checks_job
+from chmv_assets.pipeline import DEMO_DDL, Pipeline, load_pipeline
+from chmv_assets.start import probe_server, resolve_start
+from resources.clickhouse import ClickHouseResource
+
+
+def build_definitions(pipeline: Pipeline) -> dg.Definitions:
+    """Everything that Dagster shows of one pipeline."""
+    pipeline.require_sound()
+    start = resolve_start(pipeline, probe_server, datetime.now(timezone.utc).date())
+    return dg.Definitions(
+        assets=build_assets(pipeline, start).assets,
+        asset_checks=build_asset_checks(pipeline),
+        jobs=[checks_job],
+        resources={"clickhouse": ClickHouseResource()},
+        executor=dg.in_process_executor,
+    )
+
+
+defs = build_definitions(load_pipeline(Path(os.environ.get("CHMV_DDL_DIR") or DEMO_DDL)))
