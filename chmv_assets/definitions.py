@@ -16,7 +16,7 @@ from chmv_assets.asset_checks import build_asset_checks
 from chmv_assets.assets import build_assets
 from chmv_assets.jobs import checks_job
 from chmv_assets.pipeline import DEMO_DDL, Pipeline, load_pipeline
-from chmv_assets.start import probe_server, resolve_start
+from chmv_assets.start import probe_server, resolve_start, start_from_environment, with_start
 from resources.clickhouse import ClickHouseResource
 
 
@@ -33,4 +33,11 @@ def build_definitions(pipeline: Pipeline) -> dg.Definitions:
     )
 
 
-defs = build_definitions(load_pipeline(Path(os.environ.get("CHMV_DDL_DIR") or DEMO_DDL)))
+def load_declared() -> Pipeline:
+    """The pipeline that the environment names: CHMV_DDL_DIR, with CHMV_START if it is set."""
+    pipeline = load_pipeline(Path(os.environ.get("CHMV_DDL_DIR") or DEMO_DDL))
+    start = start_from_environment(os.environ)
+    return pipeline if start is None else with_start(pipeline, start)
+
+
+defs = build_definitions(load_declared())

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from datetime import date, datetime, timezone
 from pathlib import Path
 
 from chmv_assets.core.errors import ChmvError
 from chmv_assets.pipeline import Pipeline, cache_dir
 
+START_VARIABLE = "CHMV_START"
 Probe = Callable[[Pipeline], "date | None"]
 
 
@@ -33,6 +35,24 @@ def resolve_start(pipeline: Pipeline, probe: Probe, today: date, folder: Path | 
     snapped = found.replace(day=1)
     _write(file, {**frozen, key: snapped.isoformat()})
     return snapped
+
+
+def with_start(pipeline: Pipeline, start: date) -> Pipeline:
+    """The same pipeline with another start for all objects that declare none of their own."""
+    return replace(pipeline, settings=replace(pipeline.settings, start=start))
+
+
+def start_from_environment(environ: Mapping[str, str]) -> date | None:
+    """CHMV_START, for deployments that share a settings file but not a history."""
+    text = environ.get(START_VARIABLE)
+    if not text:
+        return None
+    try:
+        return date.fromisoformat(text)
+    except ValueError as error:
+        raise ChmvError(
+            f"environment {START_VARIABLE}: found {text!r} but wanted a date like 2026-07-01. Partitions begin there. Correct or unset it."
+        ) from error
 
 
 def probe_server(pipeline: Pipeline) -> date | None:

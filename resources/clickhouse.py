@@ -131,6 +131,11 @@ class Server:
             raise server_error(error) from error
 
     @property
+    def driver(self) -> Client:
+        """The driver itself, for bulk work that needs more than these verbs."""
+        return self._client
+
+    @property
     def version(self) -> str:
         return str(self._client.server_version)
 

@@ -124,3 +124,18 @@ def _bundled_java() -> Path | None:
         return None
     java = Path(next(iter(spec.submodule_search_locations))) / "java-runtime" / "bin" / "java"
     return java if java.exists() else None
+
+
+def missing_extras(environ: Mapping[str, str] | None = None) -> list[str]:
+    """The extras of this package that bring what the machine lacks."""
+    missing = []
+    for extra, find in (("node", find_npm), ("java", find_java)):
+        try:
+            find(environ)
+        except EngineError:
+            missing.append(extra)
+    return missing
+
+
+if __name__ == "__main__":
+    print(",".join(missing_extras()))  # noqa: T201 - read by the Makefile

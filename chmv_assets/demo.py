@@ -1,0 +1,125 @@
+"""The demo, step by step: engine, DDL, data, a first rebuild and checks, and what ClickHouse wrote told to Dagster.
+
+Each step can be run again and does only what is missing. The state lives in one folder; nothing outside it is touched. The
+command line around it is `cli.demo`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import dagster as dg
+
+from chmv_assets.core.names import QName
+from chmv_assets.core.statements import SourceFile, split_statements
+from chmv_assets.pipeline import DEMO_DDL, Pipeline, load_pipeline
+from chmv_assets.report import report_live_partitions
+from chmv_assets.start import with_start
+from chmv_assets.translator import AssetTranslator
+from resources.clickhouse import Server
+from resources.demo_data import load_demo
+from resources.executor import Executor
+
+Progress = Callable[[int, int], None]
+REBUILT_TARGET = QName("shop", "revenue_daily")
+SEED = 7
+_QUIET = {"loggers": {"console": {"config": {"log_level": "ERROR"}}}}  # the run's log is in the UI
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoWindow:
+    """The time that the demo's data covers; chosen once and kept, so that a second start adds nothing."""
+
+    start: datetime
+    end: datetime
+    rows: int
+    seed: int
+
+
+def choose_window(state: Path, *, rows: int, days: int, now: datetime) -> DemoWindow:
+    """The window of an earlier start, else the last days up to this hour."""
+    file = state / "demo.json"
+    if file.is_file():
+        kept = json.loads(file.read_text(encoding="utf-8"))
+        return DemoWindow(
+            start=datetime.fromisoformat(kept["start"]),
+            end=datetime.fromisoformat(kept["end"]),
+            rows=int(kept["rows"]),
+            seed=int(kept["seed"]),
+        )
+    end = now.replace(minute=0, second=0, microsecond=0)
+    midnight = end.replace(hour=0)
+    chosen = DemoWindow(
+        start=midnight - timedelta(days=days),
+        end=end if end > midnight else end + timedelta(hours=1),
+        rows=rows,
+        seed=SEED,
+    )
+    document = {"start": chosen.start.isoformat(), "end": chosen.end.isoformat(), "rows": rows, "seed": SEED}
+    state.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(document), encoding="utf-8")
+    return chosen
+
+
+def demo_statements(ddl_dir: Path = DEMO_DDL) -> Iterator[tuple[str, str]]:
+    """The demo's statements in file order, each with its place."""
+    for path in sorted(ddl_dir.glob("*.sql")):
+        statements, _ = split_statements(SourceFile(path=path.name, text=path.read_text(encoding="utf-8")))
+        for statement in statements:
+            yield str(statement.place), statement.text
+
+
+def apply_ddl(server: Server, progress: Progress | None = None) -> int:
+    """Create what is not there yet."""
+    statements = list(demo_statements())
+    executor = Executor(server, log=lambda _line: None)
+    for done, (place, sql) in enumerate(statements, start=1):
+        executor.run_ddl(place, sql)
+        if progress is not None:
+            progress(done, len(statements))
+    return len(statements)
+
+
+def load_data(server: Server, window: DemoWindow, progress: Progress | None = None) -> Mapping[str, int]:
+    """Insert the demo's rows, exactly once however often it is called; gives rows per table."""
+    summary = load_demo(
+        server.driver, rows=window.rows, seed=window.seed, start=window.start, end=window.end, progress=progress
+    )
+    return summary.rows
+
+
+def tell_dagster(
+    instance: dg.DagsterInstance, server: Server, window: DemoWindow, progress: Progress | None = None
+) -> int:
+    """Report the live partitions; gives how many were new."""
+    pipeline = demo_pipeline(window)
+    return report_live_partitions(instance, pipeline, server, window.start.date(), progress=progress)
+
+
+def demo_pipeline(window: DemoWindow) -> Pipeline:
+    """The demo's pipeline, its partitions beginning where its data does."""
+    return with_start(load_pipeline(DEMO_DDL), window.start.date())
+
+
+def first_runs(instance: dg.DagsterInstance, window: DemoWindow) -> Mapping[str, bool]:
+    """Rebuild yesterday of a target fed by two views, and run all checks, as real Dagster runs."""
+    from chmv_assets.definitions import build_definitions
+
+    defs = build_definitions(demo_pipeline(window))
+    key = (window.end - timedelta(hours=1)).astimezone(timezone.utc).date() - timedelta(days=1)
+    asset = AssetTranslator().get_asset_key(REBUILT_TARGET)
+    rebuild = defs.resolve_implicit_global_asset_job_def().execute_in_process(
+        instance=instance,
+        partition_key=key.isoformat(),
+        asset_selection=[asset],
+        raise_on_error=False,
+        run_config=_QUIET,
+    )
+    checks = defs.resolve_job_def("checks_job").execute_in_process(
+        instance=instance, raise_on_error=False, run_config=_QUIET
+    )
+    return {f"rebuild {REBUILT_TARGET} {key}": rebuild.success, "checks": checks.success}
