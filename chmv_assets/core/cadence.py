@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import sqlglot
-from sqlglot.tokenizer_core import Token, TokenType
-
 from chmv_assets.core.model import Column
+from chmv_assets.core.tokens import Token, split_commas, tokenize
 from chmv_assets.core.truncation import (
     UNITS,
     NotTruncationError,
@@ -149,41 +147,21 @@ def split_tuple(partition_by: str) -> tuple[str, ...]:
     (('`a, b`', 'toYYYYMM(ts)'), ("toDate(ts, 'UTC')",), ())
     """
     text = partition_by.strip()
-    try:
-        tokens = list(sqlglot.tokenize(text, dialect="clickhouse"))
-    except Exception:  # sqlglot raises more than its own errors on odd input
-        return (text,) if text else ()
-    if tokens and tokens[0].text.lower() == "tuple" and tokens[0].end - tokens[0].start == 4:
+    tokens, broken = tokenize(text)
+    if tokens and tokens[0].is_word("TUPLE"):
         tokens = tokens[1:]
-    if not _in_one_pair(tokens):
+    if broken is not None or not _in_one_pair(tokens):
         return (text,) if text else ()
-    inner = tokens[1:-1]
-    if not inner:
-        return ()
-    parts: list[str] = []
-    start, depth = inner[0].start, 0
-    for token in inner:
-        depth += _depth(token)
-        if depth == 0 and token.token_type == TokenType.COMMA:
-            parts.append(text[start : token.start].strip())
-            start = token.end + 1
-    parts.append(text[start : inner[-1].end + 1].strip())
-    return tuple(part for part in parts if part)
-
-
-def _depth(token: Token) -> int:
-    if token.token_type in (TokenType.L_PAREN, TokenType.L_BRACKET):
-        return 1
-    return -1 if token.token_type in (TokenType.R_PAREN, TokenType.R_BRACKET) else 0
+    return tuple(text[part[0].start : part[-1].end] for part in split_commas(tokens[1:-1]) if part)
 
 
 def _in_one_pair(tokens: list[Token]) -> bool:
     """Tell whether the first token opens a parenthesis that only the last one closes."""
-    if len(tokens) < 2 or tokens[0].token_type != TokenType.L_PAREN:
+    if len(tokens) < 2 or not tokens[0].is_op("("):
         return False
     depth = 0
     for index, token in enumerate(tokens):
-        depth += _depth(token)
+        depth += token.is_op("(", "[") - token.is_op(")", "]")
         if depth == 0:
             return index == len(tokens) - 1
     return False

@@ -9,13 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from chmv_assets.core.cadence import PartitionScheme, cadence_name, parse_scheme
 from chmv_assets.core.ddl_reader import INNER_PREFIX, Created, read_create, read_name, statement_words
 from chmv_assets.core.errors import CatalogDefects, UnknownObject
 from chmv_assets.core.graph import build_edges, build_layers, build_roles, find_cycle
-from chmv_assets.core.link import build_facts, link_objects
-from chmv_assets.core.lint import lint_catalog
 from chmv_assets.core.migrations import Declared, apply_statement
 from chmv_assets.core.model import VIEW_KINDS, Edge, Finding, Object, Place, Role, ViewFacts
 from chmv_assets.core.names import QName, parse_qname
@@ -75,11 +74,23 @@ class Catalog:
 
     def views_into(self, target: QName) -> tuple[Object, ...]:
         """All views that write into a table, in order of their names."""
-        return tuple(self.objects[edge.source] for edge in self.edges if edge.kind == "writes" and edge.dest == target)
+        return tuple(self.objects[edge.source] for edge in self.edges_into(target) if edge.kind == "writes")
 
     def trigger_of(self, view: QName) -> QName | None:
         """The table whose inserts fire a view."""
-        return next((edge.source for edge in self.edges if edge.kind == "trigger" and edge.dest == view), None)
+        return next((edge.source for edge in self.edges_into(view) if edge.kind == "trigger"), None)
+
+    def edges_into(self, name: QName) -> Sequence[Edge]:
+        """The edges that end at an object, in order of their sources."""
+        return self._incoming.get(name, ())
+
+    @cached_property
+    def _incoming(self) -> Mapping[QName, Sequence[Edge]]:
+        """Edges by their end: every look-up over all edges would be quadratic in a large catalog."""
+        incoming: dict[QName, list[Edge]] = {}
+        for edge in self.edges:
+            incoming.setdefault(edge.dest, []).append(edge)
+        return incoming
 
     def roles(self) -> dict[QName, Role]:
         return build_roles(self.objects, self.edges)
@@ -116,6 +127,12 @@ def build_catalog(
 
 def link_catalog(declared: Declared, default_database: str, progress: Callable[[int], None] | None = None) -> Catalog:
     """Turn declared objects into a catalog: references, inner and external nodes, edges, facts, lints."""
+    from chmv_assets.core.link import (
+        build_facts,
+        link_objects,
+    )  # bring sqlglot: 0.4 s that a cached catalog need not pay
+    from chmv_assets.core.lint import lint_catalog
+
     linked = link_objects(_complete(declared), declared, progress)
     objects = linked.objects
     edges = build_edges(objects)

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from chmv_assets.core.model import Object, ViewClass
+from chmv_assets.core.model import Object, ViewClass, family
 
-_REPLICATION = re.compile(r"^(Replicated|Shared)")
 # An aggregate over parts of a group may be put together from the parts' results by the same function.
 _SELF_MERGING = frozenset(
     [
@@ -49,18 +48,6 @@ class Shape:
     aggregates: tuple[tuple[str, str], ...]  # output column → function name
     grouped: bool
     obstacles: tuple[str, ...]  # clauses that make the result depend on more than the row's own group
-
-
-def family(engine: str) -> str:
-    """The MergeTree family of an engine without its replication prefix.
-
-    >>> family("ReplicatedSummingMergeTree"), family("MergeTree"), family("Null")
-    ('summing', 'plain', '')
-    """
-    bare = _REPLICATION.sub("", engine)
-    if not bare.endswith("MergeTree"):
-        return ""
-    return bare.removesuffix("MergeTree").lower() or "plain"
 
 
 def aggregate_name(node: exp.Expr) -> str:

@@ -11,9 +11,8 @@ from collections.abc import Iterator, Set
 from typing import TYPE_CHECKING
 
 from chmv_assets.core.cadence import split_tuple
-from chmv_assets.core.classify import family
 from chmv_assets.core.graph import neighbours, reachable
-from chmv_assets.core.model import VIEW_KINDS, Finding, Object, Severity
+from chmv_assets.core.model import VIEW_KINDS, Finding, Object, Severity, family
 from chmv_assets.core.names import QName
 
 if TYPE_CHECKING:

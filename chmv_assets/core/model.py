@@ -6,6 +6,7 @@ what follows from it in `graph`, `classify`, `lint` and `lineage`. Everything he
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -37,6 +38,8 @@ ViewClass = Literal["append", "additive", "replacing", "opaque"]
 Severity = Literal["error", "warning", "note"]
 Reader = Literal["full", "tolerant", "server", "none"]
 Role = Literal["source", "view", "target", "lookup", "other"]
+
+_REPLICATION = re.compile(r"^(Replicated|Shared)")
 
 VIEW_KINDS: tuple[NodeKind, ...] = ("materialized_view", "refreshable_view")
 
@@ -114,6 +117,18 @@ class Object:
     def setting(self, name: str) -> str | None:
         """The value of a SETTINGS entry of that name, if there is one."""
         return next((value for key, value in self.settings if key == name), None)
+
+
+def family(engine: str) -> str:
+    """The MergeTree family of an engine without its replication prefix.
+
+    >>> family("ReplicatedSummingMergeTree"), family("MergeTree"), family("Null")
+    ('summing', 'plain', '')
+    """
+    bare = _REPLICATION.sub("", engine)
+    if not bare.endswith("MergeTree"):
+        return ""
+    return bare.removesuffix("MergeTree").lower() or "plain"
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -7,7 +7,7 @@ partitioned by, and cheaply by a filter on the source column it comes from, wher
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from chmv_assets.core.cadence import PartitionScheme, narrows
@@ -16,7 +16,7 @@ from chmv_assets.core.errors import RebuildRefused
 from chmv_assets.core.lint import ttl_days
 from chmv_assets.core.model import Object
 from chmv_assets.core.names import QName, quote_identifier
-from chmv_assets.core.truncation import NotTruncationError, read_truncation
+from chmv_assets.core.truncation import NotTruncationError, parse_time_type, read_truncation
 from chmv_assets.core.windows import ChPartition, Window, ch_partitions, scheme_zone, window_predicate
 
 SCRATCH_DATABASE = "chmv"
@@ -110,14 +110,30 @@ def _source_filter(
         truncation = read_truncation(facts.time_expression, {c.name: c.type for c in source.columns})
     except NotTruncationError:
         return ""
+    holds_days = _is_date(column.type)
+    if holds_days and not scheme.is_date:  # becomes an instant on the way, in a zone that only the server knows
+        return ""
+    if truncation.unit is None and scheme.is_date:  # an instant that the target's Date column cuts to its day
+        truncation = replace(truncation, unit="day")
     same = narrows(
         truncation,
         scheme.unit,
         window_timezone=scheme_zone(scheme, zone, server_zone),
-        column_timezone=truncation.timezone or server_zone,
+        column_timezone=truncation.timezone or (zone if holds_days else server_zone),
         window_week_mode=scheme.week_mode,
     )
     return window_predicate(quote_identifier(column.name), column.type, window, zone) if same else ""
+
+
+def _is_date(column_type: str) -> bool | None:
+    """Whether a type holds days; None for one that holds no time."""
+    time_type = parse_time_type(column_type)
+    return time_type.is_date if time_type is not None else None
+
+
+def _literal(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
 
 
 def render_feed(feed: Feed, into: QName, outputs: Sequence[tuple[str, str]], held: Sequence[str], zone: str) -> str:
@@ -135,5 +151,9 @@ def render_feed(feed: Feed, into: QName, outputs: Sequence[tuple[str, str]], hel
                 f"view {feed.view.name}: does not give {feed.time_column}, by which {feed.target.name} is partitioned. "
                 "Its rows cannot be told by window. Select that column, or rebuild the whole target."
             )
-        where = f" WHERE {window_predicate(quote_identifier(feed.time_column), kind, feed.window, zone)}"
+        column = feed.target.column(feed.time_column)
+        value = quote_identifier(feed.time_column)
+        if column is not None and _is_date(column.type) != _is_date(kind):  # the INSERT converts, so must the condition
+            value, kind = f"CAST({value}, {_literal(column.type)})", column.type
+        where = f" WHERE {window_predicate(value, kind, feed.window, zone)}"
     return f"INSERT INTO {into.sql} ({columns}) SELECT {columns} FROM ({feed.view.select}){where}"

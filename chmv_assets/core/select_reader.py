@@ -44,6 +44,8 @@ _SELF_MADE = frozenset(
 )
 _CLUSTER_FUNCTIONS = frozenset(("cluster", "clusterallreplicas"))
 _IN_FUNCTIONS = frozenset((RENAMED_CALLS["in"], "notin", "globalin", "globalnotin"))
+MAX_PARSED_CHARS = 200_000
+MAX_PARSED_DEPTH = 200
 IN_NAME = "in-name"  # `x IN name`: a table or a column, decided when the catalog is linked
 
 
@@ -64,7 +66,7 @@ class Reading:
 def read_select(text: str, default_database: str, *, fires: bool) -> Reading:
     """Read a view's SELECT; with `fires` its left-most table is the trigger, else it is a lookup like the rest."""
     prepared = prepare_select(text)
-    tree = parse_query(prepared.text)
+    tree = None if _is_monstrous(prepared) else parse_query(prepared.text)
     if tree is None:
         return _read_by_tokens(prepared, default_database, fires)
     collector = _Collector(default_database, prepared, fires)
@@ -87,6 +89,17 @@ def _read_by_tokens(prepared: Prepared, default_database: str, fires: bool) -> R
         references = None
     reader: Reader = "none" if references is None else "tolerant"
     return Reading(references or (), reader, None, prepared, default_database)
+
+
+def _is_monstrous(prepared: Prepared) -> bool:
+    """Texts on which sqlglot would spend minutes or its whole stack; tokens must do."""
+    if len(prepared.text) > MAX_PARSED_CHARS:
+        return True
+    depth = deepest = 0
+    for token in prepared.tokens:
+        depth += token.is_op("(", "[") - token.is_op(")", "]")
+        deepest = max(deepest, depth)
+    return deepest > MAX_PARSED_DEPTH
 
 
 def parse_query(text: str) -> exp.Query | None:

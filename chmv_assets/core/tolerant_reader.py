@@ -7,6 +7,7 @@ the graph (nothing is dropped), not for classification: a view read here is `opa
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 from chmv_assets.core.model import EdgeKind, Reference
 from chmv_assets.core.names import QName, parse_qname, unquote_identifier
@@ -31,6 +32,22 @@ def read_references(prepared: Prepared, default_database: str, *, fires: bool) -
     return tuple({(r.name, r.kind): r for r in reversed(kept)}.values())[::-1]
 
 
+def _tells(token: Token) -> bool:
+    return token.is_word("SELECT", "FROM", "IN") or token.text.lower().startswith(_OBJECT_FUNCTIONS)
+
+
+def _matching_brackets(tokens: Sequence[Token]) -> dict[int, int]:
+    """Where each bracket that opens is closed."""
+    opened: list[int] = []
+    pairs: dict[int, int] = {}
+    for at, token in enumerate(tokens):
+        if token.is_op("("):
+            opened.append(at)
+        elif token.is_op(")") and opened:
+            pairs[opened.pop()] = at
+    return pairs
+
+
 class _TokenReader:
     def __init__(self, prepared: Prepared, default_database: str, fires: bool) -> None:
         self.prepared = prepared
@@ -39,6 +56,9 @@ class _TokenReader:
         self.fires = fires
         self.found: list[Reference] = []
         self.saw_from = False
+        self._matching = _matching_brackets(self.tokens)
+        telling = (token.kind == "word" and _tells(token) for token in self.tokens)
+        self._telling = list(accumulate(telling, initial=0))  # how many telling words stand before each token
 
     def query(self, first: int, last: int, ctes: frozenset[str], *, main: bool) -> None:
         """Read tokens [first, last) as one query."""
@@ -49,9 +69,10 @@ class _TokenReader:
         while at < last:
             token = self.tokens[at]
             if token.is_op("("):
-                end = self._close(at, last)
+                end = min(self._matching.get(at, last), last)
                 inner_main = main and in_from and expect_table
-                self.query(at + 1, end, ctes, main=inner_main)
+                if self._telling[end] > self._telling[at]:
+                    self.query(at + 1, end, ctes, main=inner_main)
                 main = main and not inner_main
                 expect_table = False
                 at = end + 1
@@ -89,17 +110,6 @@ class _TokenReader:
         return any(token.is_word("SELECT", "WITH", "FROM") for token in rest) and (
             bool(rest) and (rest[0].is_word("ALL", "DISTINCT", "SELECT", "WITH", "FROM") or rest[0].is_op("("))
         )
-
-    def _close(self, at: int, last: int) -> int:
-        depth = 0
-        for i in range(at, last):
-            if self.tokens[i].is_op("("):
-                depth += 1
-            elif self.tokens[i].is_op(")"):
-                depth -= 1
-                if depth == 0:
-                    return i
-        return last
 
     def _cte_names(self, first: int, last: int) -> frozenset[str]:
         names = set()
