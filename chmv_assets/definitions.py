@@ -17,7 +17,7 @@ from chmv_assets.assets import build_assets
 from chmv_assets.jobs import checks_job
 from chmv_assets.pipeline import DEMO_DDL, Pipeline, load_pipeline
 from chmv_assets.start import probe_server, resolve_start, start_from_environment, with_start
-from resources.clickhouse import ClickHouseResource
+from resources.clickhouse_resource import ClickHouseResource
 
 
 def build_definitions(pipeline: Pipeline) -> dg.Definitions:

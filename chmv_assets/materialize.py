@@ -17,7 +17,7 @@ from chmv_assets.core.windows import Window
 from chmv_assets.partitions import windows_of_run
 from chmv_assets.pipeline import Pipeline
 from chmv_assets.translator import NodeProps
-from resources.clickhouse import ClickHouseResource
+from resources.clickhouse_resource import ClickHouseResource
 from resources.executor import Executor
 from resources.observe import observe_windows
 from resources.rebuild import Rebuilder

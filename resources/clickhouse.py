@@ -1,6 +1,6 @@
 """The client: one way to speak to ClickHouse, over HTTP, with errors that keep the server's code and query id.
 
-`Server` is what the rest of `resources` takes; `ClickHouseResource` is its Dagster face. Values travel as bound parameters,
+`Server` is what the rest of `resources` takes; `clickhouse_resource` is its Dagster face. Values travel as bound parameters,
 identifiers through `core.names`. The password lives in the environment and in the driver, nowhere else.
 """
 
@@ -15,7 +15,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import clickhouse_connect
-import dagster as dg
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError
 
@@ -158,15 +157,3 @@ class Server:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-class ClickHouseResource(dg.ConfigurableResource):  # type: ignore[type-arg]
-    """The server that the pipeline runs on; CHMV_CLICKHOUSE_* in the environment, else the embedded one.
-
-    It has no fields on purpose: run configuration is stored and shown by Dagster, so an address or a password there would
-    travel. Every process reads its own environment.
-    """
-
-    def connect(self, **log_comment: str) -> Server:
-        """Open a connection; what is passed shows up in the server's query log."""
-        return Server(endpoint_from_environment(), log_comment=log_comment)

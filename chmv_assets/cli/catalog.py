@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,9 +13,10 @@ from chmv_assets.cli.output import console, print_json, told
 from chmv_assets.core.catalog import Catalog
 from chmv_assets.core.model import Finding
 from chmv_assets.core.render import graph_document, render_dot, render_mermaid
-from chmv_assets.live import Disagreement, build_live_catalog, find_disagreements
 from chmv_assets.pipeline import DEMO_DDL, load_pipeline
-from resources.clickhouse import Server, endpoint_from_environment
+
+if TYPE_CHECKING:
+    from chmv_assets.live import Disagreement
 
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
 
@@ -39,6 +40,9 @@ def ddl_folder(ddl: Path | None) -> Path:
 def _load(ddl: Path | None, live: bool, databases: tuple[str, ...]) -> tuple[Catalog, tuple[Disagreement, ...]]:
     if not live:
         return load_pipeline(ddl_folder(ddl)).catalog, ()
+    from chmv_assets.live import build_live_catalog, find_disagreements
+    from resources.clickhouse import Server, endpoint_from_environment
+
     with Server(endpoint_from_environment()) as server:
         catalog, objects = build_live_catalog(server, databases)
     return catalog, find_disagreements(catalog, objects)

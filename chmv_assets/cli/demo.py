@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import sys
 import time
@@ -67,6 +68,7 @@ def demo_command(headless: bool, rows: int, days: int, port: int, state: Path, f
       chmv demo
       chmv demo --headless --rows 1000000
     """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite end is a Ctrl-C
     out = console()
     state = state.resolve()
     engine_dir = state / "engine"

@@ -1,16 +1,37 @@
-"""The `chmv` command: puts the groups together, nothing else."""
+"""The `chmv` command: names the subcommands and where they live; each is imported only when it is called."""
 
 from __future__ import annotations
+
+import importlib
+from typing import Any
 
 import click
 
 from chmv_assets import __version__
-from chmv_assets.cli.catalog import check_command, graph_command
-from chmv_assets.cli.demo import demo_command
-from chmv_assets.cli.engine import engine_group
+
+_COMMANDS = {
+    "check": "chmv_assets.cli.catalog:check_command",
+    "graph": "chmv_assets.cli.catalog:graph_command",
+    "engine": "chmv_assets.cli.engine:engine_group",
+    "demo": "chmv_assets.cli.demo:demo_command",
+}
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+class LazyGroup(click.Group):
+    """A group whose commands are loaded on demand: `chmv check` must not wait for Dagster to import."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module, _, attribute = _COMMANDS[cmd_name].partition(":")
+        command: Any = getattr(importlib.import_module(module), attribute)
+        return command  # type: ignore[no-any-return]
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 @click.version_option(__version__, prog_name="chmv")
 def main() -> None:
     """ClickHouse materialized-view pipelines in Dagster: rebuilt under live ingestion, nothing lost, nothing doubled.
@@ -24,7 +45,5 @@ def main() -> None:
     """
 
 
-main.add_command(check_command)
-main.add_command(graph_command)
-main.add_command(engine_group)
-main.add_command(demo_command)
+if __name__ == "__main__":
+    main()
