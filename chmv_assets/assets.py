@@ -7,19 +7,22 @@ shows and never writes. How a node looks is `translator`'s business.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 
 import dagster as dg
 
+from chmv_assets.collector import collector_paused
 from chmv_assets.core.model import VIEW_KINDS, Edge
 from chmv_assets.core.names import QName
+from chmv_assets.core.settings import ObjectPolicy
 from chmv_assets.materialize import compute_of
 from chmv_assets.partitions import backfill_policy, partitions_definition
 from chmv_assets.pipeline import Pipeline
 from chmv_assets.translator import AssetTranslator, NodeProps, Upstream, node_facts
+
+_OUTPUT = "table"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,29 +36,40 @@ class Built:
 def build_assets(pipeline: Pipeline, start: date, translator: AssetTranslator | None = None) -> Built:
     """Make the assets of a whole pipeline."""
     translator = translator or AssetTranslator()
-    props = tuple(build_props(pipeline, start))
-    return Built(tuple(_asset(pipeline, one, translator) for one in props), props)
+    with collector_paused():
+        props = tuple(build_props(pipeline, start))
+        return Built(tuple(_asset(pipeline, one, translator) for one in props), props)
 
 
 def build_props(pipeline: Pipeline, start: date) -> Iterator[NodeProps]:
     """Flat properties of every node, in order of names."""
-    catalog, settings = pipeline.catalog, pipeline.settings
+    catalog = pipeline.catalog
     roles = catalog.roles()
     definitions = {name: _partitions(pipeline, name, start) for name in catalog.objects}
-    incoming: dict[QName, list[Edge]] = defaultdict(list)
-    for edge in catalog.edges:
-        incoming[edge.dest].append(edge)
     for name in sorted(catalog.objects):
         yield NodeProps(
             node=catalog.objects[name],
             role=roles[name],
-            policy=settings.policy(name),
+            policy=_policy(pipeline, name),
             cadence=catalog.cadence(name),
             partitions_def=definitions[name],
-            upstreams=_upstreams(incoming[name], definitions),
+            upstreams=_upstreams(catalog.edges_into(name), definitions),
             facts=node_facts(catalog, name, roles[name]),
             ddl_dir=pipeline.ddl_dir,
         )
+
+
+def _policy(pipeline: Pipeline, name: QName) -> ObjectPolicy:
+    """The settings of an object; one without a group of its own stands with its target, or with what feeds it."""
+    settings, catalog = pipeline.settings, pipeline.catalog
+    policy = settings.policy(name)
+    node = catalog.objects[name]
+    if policy.group is not None:
+        return policy
+    near = [node.target] if node.kind in VIEW_KINDS and node.target else []
+    near += [edge.source for edge in catalog.edges_into(name) if edge.kind == "feeds"]
+    group = next((group for other in near if (group := settings.policy(other).group) is not None), None)
+    return replace(policy, group=group)
 
 
 def _upstreams(
@@ -89,12 +103,21 @@ def _asset(pipeline: Pipeline, props: NodeProps, translator: AssetTranslator) ->
         return spec
     scheme = pipeline.catalog.scheme(props.node.name)
     unit = props.policy.cadence or (scheme.unit if scheme is not None else None)
-    return dg.multi_asset(
+    inputs = {f"upstream_{at}": dep.asset_key for at, dep in enumerate(spec.deps)}
+    op = dg.op(
         name=_op_name(props.node.name),
-        specs=[spec],
-        backfill_policy=backfill_policy(unit),
+        ins={name: dg.In(dg.Nothing) for name in inputs},
+        out={_OUTPUT: dg.Out(dg.Nothing)},
         pool=_pool(props),
     )(compute)
+    # By hand, because decorators derive names of inputs and outputs from keys, and a table may be called anything.
+    return dg.AssetsDefinition(
+        node_def=op,
+        specs=[spec],
+        keys_by_input_name=inputs,
+        keys_by_output_name={_OUTPUT: spec.key},
+        backfill_policy=backfill_policy(unit),
+    )
 
 
 def _op_name(name: QName) -> str:

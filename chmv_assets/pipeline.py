@@ -16,12 +16,13 @@ from functools import cache
 from pathlib import Path
 
 from chmv_assets import core
+from chmv_assets.collector import collector_paused
 from chmv_assets.core import catalog_codec
 from chmv_assets.core.catalog import Catalog, SourceFile, build_catalog, decode_source
-from chmv_assets.core.errors import CatalogDefects
 from chmv_assets.core.model import Finding, Place
 from chmv_assets.core.settings import SETTINGS_FILE, Settings, check_settings
 from chmv_assets.settings_file import read_settings
+from resources.toolchain import cache_dir
 
 DEMO_DDL = Path(__file__).parent / "ddl"
 _KEPT_CACHE_FILES = 16
@@ -43,14 +44,6 @@ class Pipeline:
         return self
 
 
-def cache_dir(environ: dict[str, str] | os._Environ[str] | None = None) -> Path:
-    """Where chmv keeps what it can make again: CHMV_CACHE_DIR, else the user's cache folder."""
-    env = os.environ if environ is None else environ
-    if env.get("CHMV_CACHE_DIR"):
-        return Path(env["CHMV_CACHE_DIR"])
-    return Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "chmv"
-
-
 def load_pipeline(
     ddl_dir: Path, *, cache: Path | None = None, progress: Callable[[int], None] | None = None
 ) -> Pipeline:
@@ -62,7 +55,8 @@ def load_pipeline(
     if hit is not None:
         return hit
     pipeline = replace(parse_folder(ddl_dir, raw, progress), fingerprint=fingerprint)
-    _write_cached(kept, pipeline)
+    if raw:
+        _write_cached(kept, pipeline)
     return pipeline
 
 
@@ -82,7 +76,8 @@ def parse_folder(
         else:
             files.append(decoded)
     if not files and not defects:
-        message = f"folder {ddl_dir}: found no .sql file but wanted at least one. Point CHMV_DDL_DIR at your DDL."
+        found = "no .sql file" if ddl_dir.is_dir() else "no such folder"
+        message = f"folder {ddl_dir}: found {found} but wanted at least one .sql file. Point CHMV_DDL_DIR or --ddl at your DDL."
         defects.append(Finding(code="no-ddl", severity="error", message=message, place=Place(str(ddl_dir), 1)))
     catalog = build_catalog(files, default_database=settings.default_database, findings=defects, progress=progress)
     names = {str(name): {column.name for column in made.columns} for name, made in catalog.objects.items()}
@@ -91,9 +86,6 @@ def parse_folder(
 
 
 def _read_folder(ddl_dir: Path) -> Iterator[tuple[str, bytes]]:
-    if not ddl_dir.is_dir():
-        message = f"folder {ddl_dir}: not there but wanted a folder of .sql files. Create it or set CHMV_DDL_DIR."
-        raise CatalogDefects([Finding(code="no-ddl", severity="error", message=message)])
     for folder, folders, names in os.walk(ddl_dir):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
@@ -121,10 +113,11 @@ def _fingerprint(raw: list[tuple[str, bytes]]) -> str:
 
 def _read_cached(path: Path, ddl_dir: Path, fingerprint: str) -> Pipeline | None:
     try:
-        document = json.loads(path.read_bytes())
-        catalog = catalog_codec.decode(document["catalog"])
-        settings = Settings.from_document(document["settings"])
-    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        with collector_paused():
+            document = json.loads(path.read_bytes())
+            catalog = catalog_codec.decode(document["catalog"])
+            settings = Settings.from_document(document["settings"])
+    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError):
         return None
     return Pipeline(catalog=catalog, settings=settings, ddl_dir=ddl_dir, fingerprint=fingerprint, from_cache=True)
 

@@ -14,7 +14,8 @@ from datetime import date, datetime, timezone
 from pathlib import Path
 
 from chmv_assets.core.errors import ChmvError
-from chmv_assets.pipeline import Pipeline, cache_dir
+from chmv_assets.pipeline import Pipeline
+from resources.toolchain import cache_dir
 
 START_VARIABLE = "CHMV_START"
 Probe = Callable[[Pipeline], "date | None"]
@@ -27,8 +28,8 @@ def resolve_start(pipeline: Pipeline, probe: Probe, today: date, folder: Path | 
     file = (folder or cache_dir(os.environ)) / "starts.json"
     key = str(pipeline.ddl_dir.resolve())
     frozen = _read(file)
-    if key in frozen:
-        return date.fromisoformat(frozen[key])
+    if (kept := _frozen_day(frozen.get(key))) is not None:
+        return kept
     found = probe(pipeline)
     if found is None:
         return date(today.year - 1, today.month, 1)
@@ -90,6 +91,14 @@ def _day(text: str) -> date | None:
             continue
         return parsed.date() if 1990 <= parsed.year <= 2100 else None
     return None
+
+
+def _frozen_day(value: object) -> date | None:
+    """A day as we wrote it; anything else counts as not written, and is asked again."""
+    try:
+        return date.fromisoformat(value) if isinstance(value, str) else None
+    except ValueError:
+        return None
 
 
 def _read(file: Path) -> dict[str, str]:

@@ -166,7 +166,6 @@ def _column_schema(node: Object) -> dg.TableSchema:
                 name=column.name,
                 type=column.type or "?",
                 description=column.comment or None,
-                constraints=dg.TableColumnConstraints(nullable="Nullable(" in column.type),
             )
             for column in node.columns
         ],

@@ -24,7 +24,7 @@ from chmv_assets.core.errors import EngineError
 LOOPBACK = "127.0.0.1"
 _STOP_SECONDS = 25.0
 INSTANCE_YAML = """\
-# A local instance. For production use Postgres storage and your own run launcher (docs/deploy.md).
+# A local instance. For production use Postgres storage and your own run launcher.
 telemetry:
   enabled: false
 concurrency:
@@ -40,11 +40,22 @@ code_servers: {local_startup_timeout: 180}
 
 def prepare_home(home: Path) -> Path:
     """Make a DAGSTER_HOME with our instance settings, unless the user has put their own there."""
-    home.mkdir(parents=True, exist_ok=True)
+    welcomed = home / ".nux" / "nux.yaml"  # Dagster's sign-up dialog would cover the first page
+    welcomed.parent.mkdir(parents=True, exist_ok=True)
+    welcomed.write_text("seen: 1\n", encoding="utf-8")
     file = home / "dagster.yaml"
     if not file.exists():
         file.write_text(INSTANCE_YAML, encoding="utf-8")
+    _create_storage(home)
     return home
+
+
+def _create_storage(home: Path) -> None:
+    """Create the databases here: two processes that do it at once leave "more than one head" behind (Dagster 1.13)."""
+    from dagster import DagsterInstance  # a second that most commands need not pay
+
+    with DagsterInstance.from_config(str(home)):
+        return
 
 
 @dataclass

@@ -63,9 +63,12 @@ class Executor:
     def drop_table(self, name: QName) -> None:
         self._run("drop", name, f"DROP TABLE IF EXISTS {name.sql} SYNC")
 
-    def insert_select(self, into: QName, sql: str, source: QName, source_filter: str) -> None:
-        """Fill a scratch table; the filter narrows the reads of the source without touching the view's SQL."""
-        settings = dict(self._bounds())
+    def insert_select(self, into: QName, sql: str, source: QName, source_filter: str, database: str = "") -> None:
+        """Fill a scratch table; the filter narrows the reads of the source without touching the view's SQL.
+
+        Unqualified names in the SQL belong to `database`, as they did when the view was created.
+        """
+        settings = {**self._bounds(), **({"database": database} if database else {})}
         if source_filter:
             settings["additional_table_filters"] = _map_literal({f"{source.database}.{source.table}": source_filter})
         self._run("insert into", into, sql, settings)

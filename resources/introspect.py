@@ -40,7 +40,7 @@ class PartitionState:
     bytes_on_disk: int
     parts: int
     max_block: int
-    data_version: int
+    data_version: int  # of the last mutation, 0 without one (the server's column holds a block number then)
 
     @property
     def fingerprint(self) -> tuple[str, int, int, int]:
@@ -91,7 +91,7 @@ def fetch_partitions(server: Server, tables: Iterable[QName]) -> dict[QName, tup
     rows = server.rows(
         """
         SELECT database, table, partition_id, any(partition), sum(rows), sum(bytes_on_disk), count(),
-               max(max_block_number), max(data_version)
+               max(max_block_number), max(if(data_version = min_block_number, 0, data_version))
         FROM system.parts
         WHERE active AND (database, table) IN {tables:Array(Tuple(String, String))}
         GROUP BY database, table, partition_id ORDER BY database, table, partition_id
@@ -125,9 +125,10 @@ def fetch_columns(server: Server, name: QName) -> list[tuple[str, str, str]]:
     return [(str(column), str(kind), str(default)) for column, kind, default in rows]
 
 
-def describe_select(server: Server, select: str) -> list[tuple[str, str]]:
-    """Name and type of the columns that a SELECT gives, as the server sees them."""
-    return [(str(row[0]), str(row[1])) for row in server.rows(f"DESCRIBE TABLE ({select})")]
+def describe_select(server: Server, select: str, database: str = "") -> list[tuple[str, str]]:
+    """Name and type of the columns that a SELECT gives; its unqualified names belong to `database`."""
+    settings = {"database": database} if database else {}
+    return [(str(row[0]), str(row[1])) for row in server.rows(f"DESCRIBE TABLE ({select})", settings=settings)]
 
 
 _TREE_TABLE = re.compile(r"TABLE id: \d+.*?table_name: (\S+)")

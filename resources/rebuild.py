@@ -15,7 +15,7 @@ from datetime import datetime
 
 from chmv_assets.core.catalog import Catalog
 from chmv_assets.core.errors import RebuildRefused
-from chmv_assets.core.model import Object
+from chmv_assets.core.model import Object, family
 from chmv_assets.core.names import QName
 from chmv_assets.core.rebuild import Feed, covered_window, plan_feed, render_feed, scratch_name
 from chmv_assets.core.windows import ChPartition, Window, ch_partitions, partition_matches
@@ -79,6 +79,12 @@ class Rebuilder:
         self._server_zone = self._server_zone or self.executor.server.timezone
         return self._server_zone
 
+    @property
+    def _database(self) -> str:
+        """Where unqualified names of a view's SELECT belong; nothing if no declared name is there."""
+        default = self.catalog.default_database
+        return default if any(name.database == default for name in self.catalog.objects) else ""
+
     def build_scratch(self, view: Object, window: Window | None) -> ScratchResult:
         """Compute a view's share of a window into its scratch table; a share that is still valid is kept."""
         started = self.clock()
@@ -86,11 +92,10 @@ class Rebuilder:
         scratch = scratch_name(feed.target.name, view.name)
         self.marks.expire()
         self.executor.create_like(scratch, feed.target.name)
-        source_state = self._source_state(feed)
-        mark = json.dumps([[view.digest, feed.target.digest], source_state])
+        made_of = [[view.digest, feed.target.digest], self._source_state(feed)]
         done = self.marks.read(scratch, window)
         states = self._states(scratch, feed.target, partitions)
-        if done == mark:
+        if done == _mark(made_of, states):
             rows = sum(state.rows for state in states)
             return ScratchResult(
                 view=view.name, scratch=scratch, rows=rows, seconds=self.clock() - started, reused=True
@@ -102,12 +107,12 @@ class Rebuilder:
             for name, _, kind in fetch_columns(self.executor.server, feed.target.name)
             if kind not in ("MATERIALIZED", "ALIAS")
         ]
-        outputs = describe_select(self.executor.server, view.select)
-        self.executor.insert_select(
-            scratch, render_feed(feed, scratch, outputs, held, self.timezone), feed.source.name, feed.source_filter
-        )
-        self.marks.write(scratch, window, mark)
-        rows = sum(state.rows for state in self._states(scratch, feed.target, partitions))
+        outputs = describe_select(self.executor.server, view.select, self._database)
+        sql = render_feed(feed, scratch, outputs, held, self.timezone)
+        self.executor.insert_select(scratch, sql, feed.source.name, feed.source_filter, self._database)
+        states = self._states(scratch, feed.target, partitions)
+        self.marks.write(scratch, window, _mark(made_of, states))
+        rows = sum(state.rows for state in states)
         return ScratchResult(view=view.name, scratch=scratch, rows=rows, seconds=self.clock() - started, reused=False)
 
     def publish(self, target: Object, window: Window | None) -> Published:
@@ -177,7 +182,10 @@ class Rebuilder:
         ):  # fmt: skip
             overlap = ch_partitions(feed.window, scheme, self.timezone, server_timezone=self.server_zone)
             states = tuple(state for state in states if any(self._is(scheme, state, p) for p in overlap))
-        return [state.fingerprint for state in states]
+        if family(feed.source.engine) == "plain":
+            return [state.fingerprint for state in states]
+        # Merges of a Summing or Replacing source drop rows without changing what it says; only blocks tell of inserts.
+        return [(state.partition_id, 0, state.max_block, state.data_version) for state in states]
 
     @staticmethod
     def _is(scheme: object, state: PartitionState, partition: ChPartition) -> bool:
@@ -247,8 +255,16 @@ class Rebuilder:
         scheme = self.catalog.schemes.get(target.name)
         _, partitions = covered_window(scheme, window, self.timezone, self.server_zone)
         for share in shares:
+            self.marks.forget(share.scratch, window)
             for state in self._states(share.scratch, target, partitions):
                 self.executor.drop_partition(share.scratch, state.partition_id)
-            self.marks.forget(share.scratch, window)
             if not fetch_partitions(self.executor.server, [share.scratch]):
                 self.executor.drop_table(share.scratch)
+
+
+def _mark(made_of: object, states: Sequence[PartitionState]) -> str:
+    """What a share was made of and the parts that hold it, which a neighbouring window or a person may have removed.
+
+    Row counts are left out: merges of a Summing or Replacing scratch change them and nothing else.
+    """
+    return json.dumps([made_of, [[state.partition_id, state.max_block, state.data_version] for state in states]])

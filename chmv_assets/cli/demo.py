@@ -68,7 +68,11 @@ def demo_command(headless: bool, rows: int, days: int, port: int, state: Path, f
       chmv demo
       chmv demo --headless --rows 1000000
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite end is a Ctrl-C
+    for number in (
+        signal.SIGTERM,
+        signal.SIGINT,
+    ):  # a polite end is a Ctrl-C; a shell's background job ignores SIGINT, and
+        signal.signal(number, signal.default_int_handler)  # Dagster gives SIGTERM whatever SIGINT has
     out = console()
     state = state.resolve()
     engine_dir = state / "engine"
@@ -95,7 +99,7 @@ def demo_command(headless: bool, rows: int, days: int, port: int, state: Path, f
             if headless:
                 _print_summary(out, ui)
             else:
-                _show_where(out, ui, engine)
+                _show_where(out, ui, engine, state)
                 _wait_for_interrupt(ui)
         finally:
             with _step(out, "Stopping Dagster") as done:
@@ -197,13 +201,13 @@ def _print_summary(out: Console, ui: DagsterUi) -> None:
         raise ChmvError("demo: not every check passed. Open the UI (`make demo`) and look at the asset's Checks tab.")
 
 
-def _show_where(out: Console, ui: DagsterUi, engine: EngineInfo) -> None:
+def _show_where(out: Console, ui: DagsterUi, engine: EngineInfo, state: Path) -> None:
     out.print()
     out.print(f"  The asset graph     {ui.url}/asset-groups", highlight=False)
     out.print(f"  One target          {ui.url}/assets/shop/revenue_daily?view=partitions", highlight=False)
-    out.print(f"  Column lineage      {ui.url}/assets/shop/traffic_hourly_mv?view=lineage", highlight=False)
+    out.print(f"  One view's lineage  {ui.url}/assets/shop/traffic_hourly_mv?view=lineage", highlight=False)
     out.print(f"  ClickHouse (HTTP)   {engine.url}/play", highlight=False)
-    out.print("\n  Ctrl-C stops everything; the data stays in .chmv for the next time.", style="dim")
+    out.print(f"\n  Ctrl-C stops everything; the data stays in {state} for the next time.", style="dim", soft_wrap=True)
 
 
 def _wait_for_interrupt(ui: DagsterUi) -> None:

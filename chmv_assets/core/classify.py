@@ -7,7 +7,7 @@ The class decides how late rows are treated, how a window is compared and which 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlglot import exp
@@ -40,6 +40,10 @@ _LATEST = frozenset(["argmax", "argmin", "max", "min", "any", "anylast", "last_v
 _SUMMABLE = frozenset(["sum", "count", "sumif", "countif", "sumwithoverflow", "summap", "sumorull", "counter"])
 
 
+_CONVERSION = re.compile(r"to(?:U?Int|Float|Decimal|Date|String|LowCardinality|Nullable)\w*\Z|assumeNotNull\Z")
+_NO_CTES: Mapping[str, exp.Expr] = {}
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     """What a SELECT does, as far as classes are concerned."""
@@ -57,8 +61,8 @@ def aggregate_name(node: exp.Expr) -> str:
     return node.sql(dialect="clickhouse").split("(")[0]
 
 
-def read_shape(tree: exp.Query) -> Shape:
-    """Read what matters for the class off the first SELECT of a tree, through a plain wrapping subquery."""
+def read_shape(tree: exp.Query, ctes: Mapping[str, exp.Expr] = _NO_CTES) -> Shape:
+    """Read what matters for the class off the first SELECT of a tree, through plain subqueries and CTEs."""
     obstacles: list[str] = []
     if isinstance(tree, exp.SetOperation):
         obstacles.append("it is a UNION, of which only the first branch fires")
@@ -69,7 +73,6 @@ def read_shape(tree: exp.Query) -> Shape:
         return Shape((), (), False, ("its shape is not known",))
     for key, words in (
         ("limit", "LIMIT"), ("offset", "OFFSET"), ("distinct", "DISTINCT"), ("qualify", "QUALIFY"), ("having", "HAVING"),
-        ("sample", "SAMPLE"),
     ):  # fmt: skip
         if select.args.get(key):
             obstacles.append(f"it has {words}")
@@ -81,14 +84,49 @@ def read_shape(tree: exp.Query) -> Shape:
         for projection in select.expressions
         for node in _aggregates_of(projection)
     )
-    inner = select.args.get("from_")
-    if inner is not None and isinstance(inner.this, exp.Subquery):
-        below = read_shape(inner.this.this)
+    if select.find(exp.TableSample) is not None:
+        obstacles.append("it has SAMPLE")
+    scope = {**ctes, **_ctes_of(tree)}
+    inner = _query_below(select, scope)
+    if inner is not None:
+        below = read_shape(inner, {name: query for name, query in scope.items() if query is not inner})
         if below.grouped or below.obstacles:
             obstacles.append("it computes over a subquery that groups or limits")
+    obstacles += [
+        f"{projection.alias_or_name} is computed from aggregates, whose partial results cannot be put together"
+        for projection in select.expressions
+        if _aggregates_of(projection) and not isinstance(_unwrapped(projection), exp.AggFunc)
+    ]
     if group is not None and any(group.args.get(key) for key in ("rollup", "cube", "totals", "grouping_sets")):
         obstacles.append("it has ROLLUP, CUBE or TOTALS")
     return Shape(_group_keys(select, group), aggregates, group is not None or bool(aggregates), tuple(obstacles))
+
+
+def _ctes_of(tree: exp.Expr) -> dict[str, exp.Expr]:
+    with_ = tree.args.get("with_")
+    return {cte.alias: cte.this for cte in with_.expressions} if with_ is not None else {}
+
+
+def _query_below(select: exp.Select, ctes: Mapping[str, exp.Expr]) -> exp.Query | None:
+    """The query that a SELECT reads from, if it reads from one."""
+    source = select.args.get("from_")
+    node = source.this if source is not None else None
+    if isinstance(node, exp.Subquery):
+        return node.this if isinstance(node.this, exp.Query) else None
+    named = ctes.get(node.name) if isinstance(node, exp.Table) and not node.db else None
+    return named if isinstance(named, exp.Query) else None
+
+
+def _unwrapped(projection: exp.Expr) -> exp.Expr:
+    """What stands below aliases, brackets and plain conversions of type."""
+    node = projection
+    while True:
+        if isinstance(node, exp.Alias | exp.Paren | exp.Cast):
+            node = node.this
+        elif isinstance(node, exp.Anonymous) and _CONVERSION.match(str(node.this)) and node.expressions:
+            node = node.expressions[0]
+        else:
+            return node
 
 
 def _aggregates_of(projection: exp.Expr) -> Sequence[exp.Expr]:
@@ -177,15 +215,15 @@ def _merge_problem(column: str, function: str, kind: str, target: Object | None)
     lowered = function.lower()
     declared = target.column(column) if target is not None else None
     type_text = declared.type if declared is not None else ""
-    if re.search(r"(State|MergeState)(?:If|OrNull|OrDefault)?$", function) or "AggregateFunction(" in type_text.replace(
-        "Simple", "-"
-    ):
+    is_state = re.search(r"(State|MergeState)(?:If|OrNull|OrDefault)?$", function)
+    if is_state or re.search(r"(?<!Simple)AggregateFunction\(", type_text):
         return None
     simple = re.match(r"SimpleAggregateFunction\(\s*(\w+)", type_text)
     base = re.sub(r"(If|OrNull|OrDefault)+$", "", function, flags=re.IGNORECASE).lower()
     if simple:
         merger = simple.group(1).lower()
-        if base == merger or (base == "count" and merger in ("sum", "sumwithoverflow")):
+        sums = ("sum", "sumwithoverflow")
+        if base == merger or (base in ("count", *sums) and merger in sums):
             return None
         return f"{column} is {function}() but its column merges by {simple.group(1)}"
     if kind == "summing" and (base in _SUMMABLE or lowered in _SUMMABLE):

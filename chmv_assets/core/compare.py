@@ -7,12 +7,14 @@ What the server adds by itself (default settings, the primary key it derives, qu
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 from chmv_assets.core.model import VIEW_KINDS, Object
 from chmv_assets.core.tokens import tokenize
 
 State = Literal["equal", "changed", "missing", "cannot tell"]
+_WRITTEN_BY_SERVER = ("index_granularity",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +52,19 @@ def compare_objects(declared: Object, live: Object, default_database: str) -> Co
         found.append(Difference("target", str(declared.target), str(live.target)))
     if _plain(declared.select, default_database) != _plain(live.select, default_database):
         found.append(Difference("query", declared.select, live.select))
-    for key, value in declared.settings:
-        if (there := live.setting(key)) != value:
-            found.append(Difference(f"setting {key}", value, there or ""))
+    found += _settings(declared, live)
     return Comparison("changed" if found else "equal", tuple(found))
+
+
+def _settings(declared: Object, live: Object) -> list[Difference]:
+    """Settings of either side; those that the server writes down by itself count only where they are declared."""
+    mine, theirs = dict(declared.settings), dict(live.settings)
+    wanted = [*mine, *(key for key in theirs if key not in mine and key not in _WRITTEN_BY_SERVER)]
+    return [
+        Difference(f"setting {key}", mine.get(key, ""), theirs.get(key, ""))
+        for key in wanted
+        if mine.get(key) != theirs.get(key)
+    ]
 
 
 def _columns(declared: Object, live: Object, database: str) -> list[Difference]:
@@ -77,13 +88,21 @@ def _columns(declared: Object, live: Object, database: str) -> list[Difference]:
                     f"{other.default_kind} {other.default}",
                 )
             )
+        elif column.comment != other.comment:
+            found.append(Difference(f"comment of {name}", column.comment, other.comment))
     return found + [Difference(f"column {name}", "", theirs[name].type) for name in theirs if name not in mine]
 
 
 def _plain(text: str, default_database: str) -> tuple[str, ...]:
-    """The tokens of a text without quotes and without the default database in front of names."""
+    """The tokens of a text without quotes and without the default database in front of names.
+
+    Names of functions count in lower case: the server stores `COUNT(x)` as `count(x)`.
+    """
     tokens, _ = tokenize(text)
     words = [token.text.strip('`"') if token.kind == "quoted" else token.text for token in tokens]
+    for i, (token, after) in enumerate(pairwise(tokens)):
+        if token.kind == "word" and after.is_op("("):
+            words[i] = words[i].lower()
     if len(words) >= 2 and words[0] == "(" and words[-1] == ")" and words.count("(") == 1:
         words = words[1:-1]
     plain: list[str] = []

@@ -14,6 +14,7 @@ from chmv_assets.core.cadence import split_tuple
 from chmv_assets.core.graph import neighbours, reachable
 from chmv_assets.core.model import VIEW_KINDS, Finding, Object, Severity, family
 from chmv_assets.core.names import QName
+from chmv_assets.core.tokens import split_commas, tokenize
 
 if TYPE_CHECKING:
     from chmv_assets.core.catalog import Catalog
@@ -179,17 +180,27 @@ def _lint_columns(catalog: Catalog, view: Object) -> Iterator[Finding]:
 
 
 def ttl_days(ttl: str) -> float | None:
-    """The longest plain retention in a TTL clause, in days; None when there is none to be read.
+    """How long rows are kept in full by a TTL clause, in days; None when it deletes nothing or cannot be read.
 
-    >>> ttl_days("ts + INTERVAL 2 WEEK"), ttl_days("")
-    (14.0, None)
+    Rules that only move or recompress rows do not count; of several that delete, the first to come does.
+
+    >>> ttl_days("ts + INTERVAL 2 WEEK"), ttl_days(""), ttl_days("ts + toIntervalDay(1) TO DISK 'cold'")
+    (14.0, None, None)
     """
+    tokens, _ = tokenize(ttl)
     found: list[float] = []
-    for number, unit in re.findall(r"INTERVAL\s+'?(\d+)'?\s+([A-Za-z]+)", ttl, re.IGNORECASE):
-        found.append(float(number) * _UNIT_DAYS.get(unit.lower().rstrip("s"), 0.0))
-    for unit, number in re.findall(r"toInterval([A-Za-z]+)\(\s*(\d+)\s*\)", ttl):
-        found.append(float(number) * _UNIT_DAYS.get(unit.lower(), 0.0))
-    return max(found) if found else None
+    for rule in split_commas(tokens):
+        words = [token.text.upper() for token in rule if token.kind == "word"]
+        if rule and "RECOMPRESS" not in words and ("TO" not in words or not {"DISK", "VOLUME"} & set(words)):
+            found += _rule_days(ttl[rule[0].start : rule[-1].end])
+    return min(found) if found else None
+
+
+def _rule_days(rule: str) -> list[float]:
+    pieces = re.findall(r"INTERVAL\s+'?(\d+)'?\s+([A-Za-z]+)", rule, re.IGNORECASE)
+    pieces += [(number, unit) for unit, number in re.findall(r"toInterval([A-Za-z]+)\(\s*(\d+)\s*\)", rule)]
+    days = [float(number) * _UNIT_DAYS.get(unit.lower().rstrip("s"), 0.0) for number, unit in pieces]
+    return [sum(days)] if days else []
 
 
 def _lint_retention(catalog: Catalog, view: Object) -> Iterator[Finding]:

@@ -18,8 +18,8 @@ from chmv_assets.core.tokens import Cursor, Token, split_commas, string_value
 
 _HARMLESS = (
     "ADD INDEX", "DROP INDEX", "MATERIALIZE", "CLEAR", "ADD PROJECTION", "DROP PROJECTION", "ADD CONSTRAINT",
-    "DROP CONSTRAINT", "ADD STATISTICS", "DROP STATISTICS", "MODIFY STATISTICS", "RESET SETTING", "UPDATE", "DELETE",
-    "FREEZE", "APPLY", "REMOVE TTL", "MODIFY SQL SECURITY", "MODIFY DEFINER",
+    "DROP CONSTRAINT", "ADD STATISTICS", "DROP STATISTICS", "MODIFY STATISTICS", "UPDATE", "DELETE",
+    "FREEZE", "APPLY", "MODIFY SQL SECURITY", "MODIFY DEFINER",
 )  # fmt: skip
 
 
@@ -129,17 +129,32 @@ def _alter(cursor: Cursor, statement: Statement, declared: Declared, database: s
             )
 
 
-_ACTION_WORDS = ("ADD", "DROP", "MODIFY", "RENAME", "ALTER", "COMMENT", "CLEAR", "MATERIALIZE", "RESET", "UPDATE")
+_ACTION_WORDS = (
+    "ADD",
+    "DROP",
+    "MODIFY",
+    "RENAME",
+    "ALTER",
+    "COMMENT",
+    "CLEAR",
+    "MATERIALIZE",
+    "RESET",
+    "REMOVE",
+    "UPDATE",
+)
 
 
 def _actions(tokens: Sequence[Token]) -> list[Sequence[Token]]:
     """Cut at commas, but `MODIFY TTL a, b` and `MODIFY SETTING a = 1, b = 2` stay one action."""
     actions: list[Sequence[Token]] = []
+    first = at = 0
     for part in split_commas(tokens):
         if actions and part and not part[0].is_word(*_ACTION_WORDS):
-            actions[-1] = [*actions[-1], *part]
+            actions[-1] = tokens[first : at + len(part)]
         else:
+            first = at
             actions.append(part)
+        at += len(part) + 1
     return actions
 
 
@@ -164,9 +179,20 @@ def _column_edit(statement: Statement, action: Sequence[Token]) -> Callable[[Obj
         return lambda made: replace(
             made, columns=tuple(replace(c, comment=text) if c.name == _dotted(rest[:1]) else c for c in made.columns)
         )
+    if words[0] in ("MODIFY", "ALTER") and len(rest) > 2 and rest[-2].is_word("REMOVE"):
+        return _remove_property(_dotted(rest[:-2]), rest[-1].text.upper())
     if words[0] in ("ADD", "MODIFY", "ALTER"):
         return _set_column(statement, rest)
     return None
+
+
+def _remove_property(name: str, what: str) -> Callable[[Object], Object]:
+    """`MODIFY COLUMN a REMOVE COMMENT`; codecs and TTLs of columns are not kept, so there is nothing to remove."""
+    gone = {"comment": ""} if what == "COMMENT" else {"default_kind": "", "default": ""}
+    change = gone if what in ("COMMENT", "DEFAULT", "ALIAS", "MATERIALIZED") else {}
+    return lambda made: replace(
+        made, columns=tuple(replace(c, **change) if c.name == name else c for c in made.columns)
+    )
 
 
 def _set_column(statement: Statement, tokens: Sequence[Token]) -> Callable[[Object], Object] | None:
@@ -181,7 +207,7 @@ def _set_column(statement: Statement, tokens: Sequence[Token]) -> Callable[[Obje
 
     def edit(made: Object) -> Object:
         old = made.column(made_column.name)
-        new = replace(made_column, type=made_column.type or (old.type if old else ""))
+        new = _keeping(made_column, old) if old is not None else made_column
         if old is not None and not after:
             return replace(made, columns=tuple(new if c.name == new.name else c for c in made.columns))
         names = [c.name for c in made.columns if c.name != new.name]
@@ -192,8 +218,19 @@ def _set_column(statement: Statement, tokens: Sequence[Token]) -> Callable[[Obje
     return edit
 
 
+def _keeping(new: Column, old: Column) -> Column:
+    """A modified column keeps what the statement does not name."""
+    kept = replace(new, type=new.type or old.type, comment=new.comment or old.comment)
+    return kept if new.default_kind else replace(kept, default_kind=old.default_kind, default=old.default)
+
+
 def _clause_edit(statement: Statement, action: Sequence[Token]) -> Callable[[Object], Object] | None:
     words = tuple(token.text.upper() for token in action[:3])
+    if words[:2] == ("REMOVE", "TTL"):
+        return lambda made: replace(made, ttl="")
+    if words[:2] == ("RESET", "SETTING"):
+        gone = {unquote_identifier(part[0].text) for part in split_commas(action[2:]) if part}
+        return lambda made: replace(made, settings=tuple(pair for pair in made.settings if pair[0] not in gone))
     if len(action) < 2 or words[0] != "MODIFY":
         return None
 

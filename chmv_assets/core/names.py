@@ -11,7 +11,9 @@ from dataclasses import dataclass
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _ESCAPES = {"\\": "\\\\", "`": "\\`", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\0": "\\0", "\b": "\\b", "\f": "\\f"}
-_UNESCAPES = {"n": "\n", "r": "\r", "t": "\t", "0": "\0", "b": "\b", "f": "\f", "a": "\a", "v": "\v"}
+_UNESCAPES = {"n": "\n", "r": "\r", "t": "\t", "0": "\0", "b": "\b", "f": "\f", "a": "\a", "v": "\v", "e": "\x1b"}
+_UNESCAPES |= {char: char for char in "\\`\"'/="}
+_ESCAPED = re.compile(r"\\(x[0-9A-Fa-f]{2}|.)", re.DOTALL)
 
 
 def quote_identifier(name: str) -> str:
@@ -25,6 +27,20 @@ def quote_identifier(name: str) -> str:
     return "`" + "".join(_ESCAPES.get(char, char) for char in name) + "`"
 
 
+def unescape(body: str) -> str:
+    """Resolve backslashes as the server does: what is no known escape keeps its backslash.
+
+    >>> unescape(r"a\\nb \\x41 100\\%")
+    'a\\nb A 100\\\\%'
+    """
+
+    def value(match: re.Match[str]) -> str:
+        found = match.group(1)
+        return chr(int(found[1:], 16)) if len(found) > 1 else _UNESCAPES.get(found, match.group())
+
+    return _ESCAPED.sub(value, body)
+
+
 def unquote_identifier(text: str) -> str:
     """Read one identifier as written in SQL: bare, in backticks or in double quotes.
 
@@ -33,8 +49,7 @@ def unquote_identifier(text: str) -> str:
     """
     if len(text) >= 2 and text[0] in "`\"'" and text[-1] == text[0]:
         quote = text[0]
-        body = text[1:-1].replace(quote * 2, quote)
-        return re.sub(r"\\(.)", lambda m: _UNESCAPES.get(m.group(1), m.group(1)), body, flags=re.DOTALL)
+        return unescape(text[1:-1].replace(quote * 2, quote))
     return text
 
 
@@ -74,12 +89,14 @@ def parse_qname(text: str, default_database: str) -> QName:
     """
     parts: list[str] = []
     at = 0
+    open_end = False  # after a dot a name has to follow
     while match := _NAME_PART.match(text, at):
         parts.append(unquote_identifier(match.group(1)))
         at = match.end()
-        if at >= len(text) or text[at] != ".":
+        open_end = at < len(text) and text[at] == "."
+        if not open_end:
             break
         at += 1
-    if at != len(text) or len(parts) not in (1, 2):
+    if open_end or at != len(text) or len(parts) not in (1, 2):
         raise ValueError(f"not a table name: {text!r} (wanted `table` or `database.table`)")
     return QName(default_database, parts[0]) if len(parts) == 1 else QName(parts[0], parts[1])

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from chmv_assets.core.names import unescape
+
 TokenKind = Literal["word", "quoted", "string", "number", "param", "op", "end"]
 
 _TEMPLATE = r"\$\{[^}\n]*\}|\{\{.*?\}\}"
@@ -116,7 +118,7 @@ def string_value(token_text: str) -> str:
     if token_text.startswith("$"):
         tag = token_text[: token_text.index("$", 1) + 1]
         return token_text[len(tag) : -len(tag)]
-    return re.sub(r"\\(.)", r"\1", token_text[1:-1].replace("''", "'"), flags=re.DOTALL)
+    return unescape(token_text[1:-1].replace("''", "'"))
 
 
 _CLOSERS = {"(": ")", "[": "]"}
