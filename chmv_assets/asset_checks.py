@@ -79,7 +79,10 @@ def _hooked_check(
                 asset_key=key,
                 check_name=HOOKED,
                 description="; ".join(problems) or "hooked as declared",
-                metadata={"trigger": str(pipeline.catalog.trigger_of(name)), "problems": problems},
+                metadata={
+                    "trigger": str(pipeline.catalog.trigger_of(name)),
+                    **({"problems": problems} if problems else {}),
+                },
             )
 
     return check

@@ -14,13 +14,13 @@ from datetime import date
 import dagster as dg
 
 from chmv_assets.collector import collector_paused
-from chmv_assets.core.model import VIEW_KINDS, Edge
+from chmv_assets.core.model import VIEW_KINDS, Edge, Object, ViewFacts
 from chmv_assets.core.names import QName
 from chmv_assets.core.settings import ObjectPolicy
 from chmv_assets.materialize import compute_of
 from chmv_assets.partitions import backfill_policy, partitions_definition
 from chmv_assets.pipeline import Pipeline
-from chmv_assets.translator import AssetTranslator, NodeProps, Upstream, node_facts
+from chmv_assets.translator import AssetTranslator, NodeProps, Upstream
 
 _OUTPUT = "table"
 
@@ -54,7 +54,9 @@ def build_props(pipeline: Pipeline, start: date) -> Iterator[NodeProps]:
             cadence=catalog.cadence(name),
             partitions_def=definitions[name],
             upstreams=_upstreams(catalog.edges_into(name), definitions),
-            facts=node_facts(catalog, name, roles[name]),
+            facts=catalog.facts.get(name),
+            written=_written(pipeline, catalog.objects[name]),
+            writers=_writers(pipeline, name),
             ddl_dir=pipeline.ddl_dir,
         )
 
@@ -70,6 +72,16 @@ def _policy(pipeline: Pipeline, name: QName) -> ObjectPolicy:
     near += [edge.source for edge in catalog.edges_into(name) if edge.kind == "feeds"]
     group = next((group for other in near if (group := settings.policy(other).group) is not None), None)
     return replace(policy, group=group)
+
+
+def _written(pipeline: Pipeline, node: Object) -> Object | None:
+    return pipeline.catalog.objects.get(node.target) if node.target is not None else None
+
+
+def _writers(pipeline: Pipeline, name: QName) -> tuple[tuple[QName, ViewFacts], ...]:
+    """The views that fill a target, each with its facts."""
+    catalog = pipeline.catalog
+    return tuple((v.name, catalog.facts[v.name]) for v in catalog.views_into(name) if v.name in catalog.facts)
 
 
 def _upstreams(

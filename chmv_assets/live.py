@@ -10,14 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from chmv_assets.core.catalog import Catalog, SourceFile, build_catalog
-from chmv_assets.core.compare import Comparison, compare_objects
+from chmv_assets.core.compare import Comparison, Difference, compare_objects
 from chmv_assets.core.ddl_reader import INNER_PREFIX
 from chmv_assets.core.graph import build_edges
 from chmv_assets.core.link import place_externals
 from chmv_assets.core.model import VIEW_KINDS, Edge, Object, Reference
 from chmv_assets.core.names import QName, parse_qname
 from resources.clickhouse import Server
-from resources.introspect import LiveObject, fetch_formatted, fetch_objects, fetch_query_tables
+from resources.introspect import LiveObject, fetch_canonical_type, fetch_formatted, fetch_objects, fetch_query_tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +92,22 @@ def compare_with_live(
         made.name: Comparison("missing") for made in wanted if made.name not in by_name
     }
     for made, text in zip(present, formatted, strict=True):
-        verdicts[made.name] = _compare(made, text, by_name[made.name], catalog.default_database)
+        verdict = _compare(made, text, by_name[made.name], catalog.default_database)
+        verdicts[made.name] = _without_aliases(verdict, server)
     return verdicts
+
+
+def _without_aliases(verdict: Comparison, server: Server) -> Comparison:
+    """Take out differences of types that are one type to the server; asked only where spellings differ."""
+    kept = tuple(d for d in verdict.differences if not (d.is_type and _one_type(d, server)))
+    if len(kept) == len(verdict.differences):
+        return verdict
+    return Comparison("changed" if kept else "equal", kept)
+
+
+def _one_type(difference: Difference, server: Server) -> bool:
+    declared = fetch_canonical_type(server, difference.declared)
+    return declared is not None and declared == fetch_canonical_type(server, difference.live)
 
 
 def _compare(made: Object, formatted: str | None, live: LiveObject, default_database: str) -> Comparison:

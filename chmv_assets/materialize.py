@@ -6,7 +6,8 @@ Thin on purpose: windows in, one call into `resources` per window, numbers out a
 
 import inspect
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import Any
 
@@ -71,10 +72,17 @@ def _failure(error: ChmvError, node: Object) -> dg.Failure:
     )
 
 
-def _rebuilder(pipeline: Pipeline, context: dg.AssetExecutionContext, clickhouse: ClickHouseResource) -> Rebuilder:
-    server = clickhouse.connect(run_id=context.run_id, asset=context.assets_def.key.to_user_string())
-    executor = Executor(server, log=context.log.info)
-    return Rebuilder(executor, pipeline.catalog, pipeline.settings.timezone, _now)
+@contextmanager
+def _rebuilder(
+    pipeline: Pipeline, context: dg.AssetExecutionContext, clickhouse: ClickHouseResource, node: Object
+) -> Iterator[Rebuilder]:
+    """A rebuilder with a connection of its own; errors of ours become failures with a sentence."""
+    try:
+        with clickhouse.connect(run_id=context.run.run_id, asset=context.assets_def.key.to_user_string()) as server:
+            executor = Executor(server, log=context.log.info)
+            yield Rebuilder(executor, pipeline.catalog, pipeline.settings.timezone, _now)
+    except ChmvError as error:
+        raise _failure(error, node) from error
 
 
 def _windows(pipeline: Pipeline, node: Object, step: RebuildStep) -> Compute:
@@ -83,8 +91,7 @@ def _windows(pipeline: Pipeline, node: Object, step: RebuildStep) -> Compute:
     def compute(context: dg.AssetExecutionContext, clickhouse: ClickHouseResource) -> dg.MaterializeResult:  # type: ignore[type-arg]
         windows: list[tuple[str | None, Window | None]] = list(reversed(windows_of_run(context))) or [(None, None)]
         total: dict[str, float] = defaultdict(float)
-        try:
-            rebuilder = _rebuilder(pipeline, context, clickhouse)
+        with _rebuilder(pipeline, context, clickhouse, node) as rebuilder:
             for done, (key, window) in enumerate(windows, start=1):
                 numbers = step(rebuilder, node, window)
                 context.log.info(f"{node.name} {key or 'whole'}: {_shown(numbers)} ({done} of {len(windows)} windows)")
@@ -94,11 +101,12 @@ def _windows(pipeline: Pipeline, node: Object, step: RebuildStep) -> Compute:
                     context.add_asset_metadata({f"chmv/{n}": v for n, v in numbers.items()}, partition_key=key)
                     rows = numbers.get("rows_after", numbers.get("rows", 0))
                     context.add_asset_metadata({"dagster/partition_row_count": int(rows)}, partition_key=key)
-        except ChmvError as error:
-            raise _failure(error, node) from error
-        return dg.MaterializeResult(
-            metadata={"chmv/windows": len(windows), **{f"chmv/total_{n}": _number(v) for n, v in total.items()}}
+        totals = (
+            {f"chmv/total_{n}": _number(v) for n, v in total.items()}
+            if len(windows) > 1 or windows[0][0] is None
+            else {}
         )
+        return dg.MaterializeResult(metadata={"chmv/windows": len(windows), **totals})
 
     return compute
 
@@ -130,11 +138,8 @@ def _publish(rebuilder: Rebuilder, node: Object, window: Window | None) -> Mappi
 
 def _refresh(pipeline: Pipeline, node: Object) -> Compute:
     def compute(context: dg.AssetExecutionContext, clickhouse: ClickHouseResource) -> dg.MaterializeResult:  # type: ignore[type-arg]
-        try:
-            rebuilder = _rebuilder(pipeline, context, clickhouse)
+        with _rebuilder(pipeline, context, clickhouse, node) as rebuilder:
             rebuilder.executor.refresh_view(node.name)
-        except ChmvError as error:
-            raise _failure(error, node) from error
         return dg.MaterializeResult(metadata={"chmv/refreshed": str(node.name)})
 
     return compute
@@ -147,7 +152,7 @@ def _observe(pipeline: Pipeline, props: NodeProps) -> Compute:
     def compute(context: dg.AssetExecutionContext, clickhouse: ClickHouseResource) -> dg.MaterializeResult:  # type: ignore[type-arg]
         windows = windows_of_run(context)
         try:
-            with clickhouse.connect(run_id=context.run_id, asset=context.assets_def.key.to_user_string()) as server:
+            with clickhouse.connect(run_id=context.run.run_id, asset=context.assets_def.key.to_user_string()) as server:
                 seen = observe_windows(
                     server, pipeline.catalog, node, [w for _, w in windows], pipeline.settings.timezone, props.policy
                 )

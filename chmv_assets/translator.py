@@ -14,7 +14,6 @@ from typing import Any
 
 import dagster as dg
 
-from chmv_assets.core.catalog import Catalog
 from chmv_assets.core.model import VIEW_KINDS, EdgeKind, Object, Role, ViewFacts
 from chmv_assets.core.names import QName
 from chmv_assets.core.settings import ObjectPolicy
@@ -43,8 +42,10 @@ class NodeProps:
     cadence: str | None
     partitions_def: dg.TimeWindowPartitionsDefinition | None
     upstreams: Sequence[Upstream]
-    facts: ViewFacts | None  # the view's own, or for a target that of its one view
+    facts: ViewFacts | None  # of a view, materialized or plain
     ddl_dir: Path
+    written: Object | None = None  # the target of a view
+    writers: Sequence[tuple[QName, ViewFacts]] = ()  # the views of a target
 
 
 class AssetTranslator:
@@ -79,16 +80,15 @@ class AssetTranslator:
         }
         if node.engine:
             metadata["chmv/engine"] = node.engine
+        if props.facts is not None and props.role == "view":
+            metadata["chmv/class"] = f"{props.facts.view_class}: {props.facts.why}"
+        lineage = self._lineage(props)
+        if lineage is not None:
+            metadata["dagster/column_lineage"] = lineage
         if node.columns and node.kind not in VIEW_KINDS:
-            metadata["dagster/column_schema"] = _column_schema(node)
-        if props.facts is not None:
-            if props.role == "view":
-                metadata["chmv/class"] = f"{props.facts.view_class}: {props.facts.why}"
-            lineage = self._lineage(props)
-            if lineage is not None:
-                metadata["dagster/column_lineage"] = lineage
-                if "dagster/column_schema" not in metadata:
-                    metadata["dagster/column_schema"] = _untyped_schema(props.facts)
+            metadata["dagster/column_schema"] = _column_schema(node, lineage)
+        elif props.facts is not None and lineage is not None:
+            metadata["dagster/column_schema"] = _view_schema(props.facts, props.written, lineage)
         if node.sql:
             metadata["clickhouse/ddl"] = dg.MetadataValue.md(f"```sql\n{node.sql[:_MAX_DDL_CHARS]}\n```")
             metadata["dagster/code_references"] = _code_reference(props)
@@ -100,15 +100,17 @@ class AssetTranslator:
         return dg.AssetDep(self.get_asset_key(upstream.name), partition_mapping=mapping)
 
     def _lineage(self, props: NodeProps) -> dg.TableColumnLineage | None:
-        assert props.facts is not None
-        if props.role == "target":  # a target's column is what its view calls so
-            view = next((u.name for u in props.upstreams if u.kind == "writes"), None)
-            if view is None:
-                return None
-            key = self.get_asset_key(view)
+        if props.writers:  # a target's column is what its views call so
             held = {column.name for column in props.node.columns}
-            names = [name for name, _ in props.facts.lineage if name in held]
-            return dg.TableColumnLineage({name: [dg.TableColumnDep(asset_key=key, column_name=name)] for name in names})
+            filled: dict[str, list[dg.TableColumnDep]] = {}
+            for view, facts in props.writers:
+                for name in (name for name, _ in facts.lineage if name in held):
+                    filled.setdefault(name, []).append(
+                        dg.TableColumnDep(asset_key=self.get_asset_key(view), column_name=name)
+                    )
+            return dg.TableColumnLineage(filled) if filled else None
+        if props.facts is None:
+            return None
         known = {upstream.name for upstream in props.upstreams}
         deps = {
             name: [
@@ -128,7 +130,7 @@ def describe(props: NodeProps) -> str:
         "source": "Source: inserts here fire views.",
         "target": "Target: written by views; materializing a partition rebuilds it from their queries.",
         "lookup": "Lookup: read by views, but inserts here do not fire them.",
-        "view": "Materialized view: materializing a partition computes its share beside the target; readers see nothing yet.",
+        "view": f"{_view_sentence(props)} Materializing a partition computes its share beside the target; readers see nothing yet.",
         "other": "",
     }[role]
     if node.kind == "refreshable_view":
@@ -137,6 +139,12 @@ def describe(props: NodeProps) -> str:
     elif node.kind == "external":
         place = "External: referred to by the DDL but not declared in it."
     return "\n\n".join(text for text in (node.comment, place) if text)
+
+
+def _view_sentence(props: NodeProps) -> str:
+    trigger = next((str(upstream.name) for upstream in props.upstreams if upstream.kind == "trigger"), "nothing")
+    kind = props.facts.view_class if props.facts is not None else "opaque"
+    return f"Fills {props.node.target} on every insert into {trigger} ({kind})."
 
 
 def _kind(node: Object) -> str:
@@ -158,14 +166,25 @@ def _tags(props: NodeProps) -> Mapping[str, str]:
     return {key: value for key, value in tags.items() if _TAG_VALUE.match(value)}
 
 
-def _column_schema(node: Object) -> dg.TableSchema:
+def _origins(lineage: dg.TableColumnLineage | None, column: str) -> str:
+    """Where a column comes from, for people: the graph of columns is a page of Dagster+ only.
+
+    >>> _origins(dg.TableColumnLineage({"items": [dg.TableColumnDep(dg.AssetKey(["shop", "events"]), "quantity")]}), "items")
+    '← shop.events.quantity'
+    """
+    deps = lineage.deps_by_column.get(column, ()) if lineage is not None else ()
+    names = [".".join((*dep.asset_key.path, dep.column_name)) for dep in deps]
+    return f"← {', '.join(names)}" if names else ""
+
+
+def _column_schema(node: Object, lineage: dg.TableColumnLineage | None) -> dg.TableSchema:
     other = [f"{word} {text}" for word, text in _keys(node) if text]
     return dg.TableSchema(
         columns=[
             dg.TableColumn(
                 name=column.name,
                 type=column.type or "?",
-                description=column.comment or None,
+                description="\n\n".join(filter(None, (column.comment, _origins(lineage, column.name)))) or None,
             )
             for column in node.columns
         ],
@@ -182,8 +201,15 @@ def _keys(node: Object) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _untyped_schema(facts: ViewFacts) -> dg.TableSchema:
-    return dg.TableSchema(columns=[dg.TableColumn(name=name, type="?") for name, _ in facts.lineage])
+def _view_schema(facts: ViewFacts, written: Object | None, lineage: dg.TableColumnLineage) -> dg.TableSchema:
+    """A view's columns have the types of the target columns that they fill."""
+    types = {column.name: column.type for column in written.columns} if written is not None else {}
+    return dg.TableSchema(
+        columns=[
+            dg.TableColumn(name=name, type=types.get(name) or "?", description=_origins(lineage, name) or None)
+            for name, _ in facts.lineage
+        ]
+    )
 
 
 def _code_reference(props: NodeProps) -> dg.CodeReferencesMetadataValue:
@@ -195,11 +221,3 @@ def _code_reference(props: NodeProps) -> dg.CodeReferencesMetadataValue:
             )
         ]
     )
-
-
-def node_facts(catalog: Catalog, name: QName, role: Role) -> ViewFacts | None:
-    """A view's facts; for a target, those of the first view that writes it."""
-    if role == "target":
-        views = catalog.views_into(name)
-        return catalog.facts.get(views[0].name) if views else None
-    return catalog.facts.get(name)

@@ -27,9 +27,10 @@ from resources.introspect import (
     fetch_partitions,
     fetch_running_inserts,
 )
-from resources.scratch_marks import ScratchMarks
+from resources.scratch_marks import ScratchMarks, window_key
 
-MAX_TRIES = 3
+MAX_TRIES = 3  # while the target is untouched
+MAX_TRIES_AFTER_SWAP = 12  # a swap that an insert overtook has to be put right
 DRAIN_SECONDS = 60.0
 
 
@@ -79,11 +80,10 @@ class Rebuilder:
         self._server_zone = self._server_zone or self.executor.server.timezone
         return self._server_zone
 
-    @property
-    def _database(self) -> str:
-        """Where unqualified names of a view's SELECT belong; nothing if no declared name is there."""
-        default = self.catalog.default_database
-        return default if any(name.database == default for name in self.catalog.objects) else ""
+    def _session(self, view: Object) -> str:
+        """Where unqualified names of a view's SELECT belong; nothing if no declared object is there."""
+        database = view.session_database
+        return database if any(name.database == database for name in self.catalog.objects) else ""
 
     def build_scratch(self, view: Object, window: Window | None) -> ScratchResult:
         """Compute a view's share of a window into its scratch table; a share that is still valid is kept."""
@@ -107,9 +107,9 @@ class Rebuilder:
             for name, _, kind in fetch_columns(self.executor.server, feed.target.name)
             if kind not in ("MATERIALIZED", "ALIAS")
         ]
-        outputs = describe_select(self.executor.server, view.select, self._database)
+        outputs = describe_select(self.executor.server, view.select, self._session(view))
         sql = render_feed(feed, scratch, outputs, held, self.timezone)
-        self.executor.insert_select(scratch, sql, feed.source.name, feed.source_filter, self._database)
+        self.executor.insert_select(scratch, sql, feed.source.name, feed.source_filter, self._session(view))
         states = self._states(scratch, feed.target, partitions)
         self.marks.write(scratch, window, _mark(made_of, states))
         rows = sum(state.rows for state in states)
@@ -120,12 +120,16 @@ class Rebuilder:
         started = self.clock()
         views = self._rebuildable_views(target)
         before = sum(state.rows for state in self._target_states(target, window))
-        for attempt in range(1, MAX_TRIES + 1):
+        swapped = False
+        for attempt in range(1, MAX_TRIES_AFTER_SWAP + 1):
+            if attempt > MAX_TRIES and not swapped:
+                break
             fences = [self._quiet_state(view, window) for view in views]
             shares = tuple(self.build_scratch(view, window) for view in views)
             if [self._block_state(view, window) for view in views] != fences:
                 continue
             changed = self._swap(target, window, shares)
+            swapped = True
             self._drain()
             if [self._block_state(view, window) for view in views] == fences:
                 after = sum(state.rows for state in self._target_states(target, window))
@@ -134,9 +138,19 @@ class Rebuilder:
                     partitions=changed, rows_before=before, rows_after=after, tries=attempt,
                     seconds=self.clock() - started, scratches=shares,
                 )  # fmt: skip
-        raise RebuildRefused(
-            f"target {target.name}: its source took inserts during each of {MAX_TRIES} tries but wanted a quiet window. "
-            "The closed protocol cannot tell these rows apart. Run it again when the window is closed."
+        raise self._disturbed(target, window, swapped)
+
+    def _disturbed(self, target: Object, window: Window | None, swapped: bool) -> RebuildRefused:
+        tries = MAX_TRIES_AFTER_SWAP if swapped else MAX_TRIES
+        state = (
+            "The window was swapped in, but rows that arrived during the last swap may be missing from it"
+            if swapped
+            else "The target is untouched"
+        )
+        return RebuildRefused(
+            f"target {target.name}: its source took inserts during each of {tries} tries for window {window_key(window)} "
+            f"but wanted a quiet moment. {state}: the closed protocol cannot tell such rows apart. "
+            "Run it again when the window is closed."
         )
 
     def _rebuildable_views(self, target: Object) -> tuple[Object, ...]:

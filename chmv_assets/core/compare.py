@@ -24,6 +24,7 @@ class Difference:
     what: str
     declared: str
     live: str
+    is_type: bool = False  # both are types of one column, which may be two spellings of the same
 
     def __str__(self) -> str:
         return f"{self.what}: declared {self.declared or 'nothing'}, live {self.live or 'nothing'}"
@@ -76,7 +77,7 @@ def _columns(declared: Object, live: Object, database: str) -> list[Difference]:
         if other is None:
             found.append(Difference(f"column {name}", column.type, ""))
         elif column.type and _plain(column.type, database) != _plain(other.type, database):
-            found.append(Difference(f"type of {name}", column.type, other.type))
+            found.append(Difference(f"type of {name}", column.type, other.type, is_type=True))
         elif (column.default_kind, _plain(column.default, database)) != (
             other.default_kind,
             _plain(other.default, database),

@@ -311,6 +311,7 @@ def _finish(statement: Statement, name: QName, draft: Draft, default_database: s
         place=statement.place,
         sql=statement.text,
         digest=digest_of(statement.tokens),
+        session_database=default_database if draft.select else "",
         engine_args=f"{inner_engine}({draft.engine_args})"
         if inner_engine
         else draft.table_function or draft.engine_args,

@@ -91,6 +91,7 @@ class Object:
     engine: str  # the engine's name, or "" for views and dictionaries
     place: Place
     sql: str  # the statement as written, without its terminator
+    session_database: str = ""  # what unqualified names in its SELECT mean, where it has any
     digest: str = ""  # of its tokens: equal for texts that differ in white space and comments only
     engine_args: str = ""
     columns: tuple[Column, ...] = ()

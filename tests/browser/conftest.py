@@ -12,7 +12,6 @@ import re
 import shutil
 import socket
 import tempfile
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -152,9 +151,7 @@ def fill(server: Server, ui: DagsterUi, window: demo.DemoWindow) -> None:
         for name, value in ui.environ.items():
             patch.setenv(name, value)
         demo.tell_dagster(instance, server, window)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="AssetExecutionContext", category=DeprecationWarning)
-            results = demo.first_runs(instance, window)
+        results = demo.first_runs(instance, window)
     assert all(results.values()), f"a first run of the demo failed: {results}"
 
 

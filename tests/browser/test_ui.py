@@ -152,6 +152,18 @@ def test_column_lineage_of_a_view_names_the_columns_of_its_source(live_demo: Liv
     }
 
 
+def test_columns_of_a_page_name_their_types_and_origins(visit: Visit) -> None:
+    page = visit.open("/assets/shop/traffic_hourly_mv")
+    row = page.locator("tr", has=page.get_by_text("items", exact=True))
+    expect(row).to_contain_text("UInt64")
+    expect(row).to_contain_text("← shop.events.quantity")
+    visit.keep("view")
+    page = visit.open("/assets/shop/revenue_daily")  # of two views, each column names its own
+    for name, view in (("orders", "revenue_orders_mv"), ("captured", "revenue_payments_mv")):
+        expect(page.locator("tr", has=page.get_by_text(name, exact=True))).to_contain_text(f"← shop.{view}.{name}")
+    visit.keep("target")
+
+
 def test_lineage_tab_of_a_view_shows_its_source_and_its_target(visit: Visit) -> None:
     page = visit.open("/assets/shop/traffic_hourly_mv?view=lineage")
     expect_texts(page, "events", "traffic_hourly_mv", "traffic_hourly")

@@ -41,7 +41,6 @@ start: "2026-10-01"
 sources:
   {db}.hits: {event_time: at, arrival: arrived}
 """
-pytestmark = pytest.mark.filterwarnings("ignore:AssetExecutionContext.run_id is deprecated:DeprecationWarning")
 RANGE = "dagster/asset_partition_range_"
 
 

@@ -278,3 +278,15 @@ def test_hostile_tables_come_back_under_their_names(clickhouse: Client, server: 
             "read back from the server's text"
         )
         assert unquote_identifier(quote_identifier(name.table)) == name.table
+
+
+def test_other_spellings_of_a_type_are_no_change(clickhouse: Client, server: Server, database: str) -> None:
+    """`INT` is stored as Int32, `Enum8('a', 'b')` with its numbers: the declared text is still what runs."""
+    sql = f"CREATE TABLE {database}.spelled (i INT, t TEXT, e Enum8('a', 'b'), n Nullable(BIGINT), d DateTime64) ENGINE = MergeTree ORDER BY i"
+    clickhouse.command(sql)
+    catalog = build_catalog([SourceFile(path="a.sql", text=sql)])
+    name = QName(database, "spelled")
+    assert compare_with_live(catalog, fetch_objects(server), server, [name])[name].state == "equal"
+    clickhouse.command(f"ALTER TABLE {database}.spelled MODIFY COLUMN n Nullable(Int128)")
+    (difference,) = compare_with_live(catalog, fetch_objects(server), server, [name])[name].differences
+    assert (difference.what, difference.live) == ("type of n", "Nullable(Int128)")

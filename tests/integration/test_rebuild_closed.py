@@ -340,13 +340,16 @@ def make(clickhouse: Client, server: Server, database: str) -> Callable[..., Pip
 
 @pytest.fixture
 def left_over(clickhouse: Client) -> Iterator[Callable[[], list[str]]]:
-    """Names of scratch tables on the server; each test must leave none."""
+    """Names of scratch tables that this test has made; each test must leave none."""
+
+    def every() -> list[str]:
+        found = clickhouse.query("SELECT name FROM system.tables WHERE database = 'chmv' AND name LIKE 'scratch.%'")
+        return [name for (name,) in found.result_rows]
+
+    before = set(every())
 
     def list_tables() -> list[str]:
-        rows = clickhouse.query(
-            "SELECT name FROM system.tables WHERE database = 'chmv' AND name LIKE 'scratch.%'"
-        ).result_rows
-        return [name for (name,) in rows]
+        return [name for name in every() if name not in before]
 
     yield list_tables
     for name in list_tables():
