@@ -26,6 +26,8 @@ import dagster as dg
 from rich.console import Console
 from rich.table import Table
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # so that `python bench/load_location.py` works as well
+
 from bench.generate_ddl import write_folder
 from bench.static_location import write_package
 from chmv_assets.assets import Built, build_assets

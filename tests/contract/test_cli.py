@@ -1,0 +1,132 @@
+"""The command line as people and CI use it: output, exit codes, help."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from chmv_assets import demo
+from chmv_assets.cli.main import main
+from resources.clickhouse import Server
+from resources.engine import EngineInfo
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, arguments, catch_exceptions=False)
+
+
+def commands(group: click.Group, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    context = click.Context(group)
+    found: list[tuple[str, ...]] = [path]
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        found += commands(command, (*path, name)) if isinstance(command, click.Group) else [(*path, name)]
+    return found
+
+
+def test_graph_of_the_demo_is_what_was_checked_by_hand() -> None:
+    result = run("graph", "--format", "json")
+    assert result.exit_code == 0
+    document = json.loads(result.stdout)
+    wanted = json.loads((FIXTURES / "demo_graph.json").read_text())
+    fields = ("name", "kind", "engine", "cadence", "file", "line")
+    assert [{field: node[field] for field in fields} for node in document["nodes"]] == wanted["nodes"]
+    assert document["edges"] == wanted["edges"]
+    assert document["version"] == 1
+
+
+@pytest.mark.parametrize(("form", "first"), [("dot", "digraph chmv {"), ("mermaid", "flowchart LR")])
+def test_graph_has_pictures_too(form: str, first: str) -> None:
+    result = run("graph", "--format", form)
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[0] == first
+    assert "shop.revenue_daily" in result.stdout
+
+
+def test_check_of_a_sound_folder_exits_0() -> None:
+    assert run("check").exit_code == 0
+    document = json.loads(run("check", "--json").stdout)
+    assert document["sound"] is True and document["objects"] == 33 and document["edges"] == 33
+
+
+def test_check_names_all_defects_with_file_and_line_and_exits_1(tmp_path: Path) -> None:
+    (tmp_path / "a.sql").write_text(
+        "CREATE TABLE d.a (x UInt8) ENGINE = Log;\n\nCREATE TABLE d.a (x UInt8) ENGINE = Log;\nnonsense here;\n"
+    )
+    (tmp_path / "b.sql").write_text("SELECT 'never closed")
+    (tmp_path / "chmv.yaml").write_text("version: 1\nsourcs: {}\n")
+    result = run("check", "--ddl", str(tmp_path))
+    assert result.exit_code == 1
+    for place, code in (
+        ("a.sql:3", "duplicate-object"),
+        ("a.sql:4", "unreadable-statement"),
+        ("b.sql:1", "unterminated"),
+        ("chmv.yaml:2", "settings-"),
+    ):
+        assert any(line.startswith(f"{place}: ") and code in line for line in result.stdout.splitlines()), (
+            place,
+            result.stdout,
+        )
+    document = json.loads(run("check", "--ddl", str(tmp_path), "--json").stdout)
+    assert document["sound"] is False and len(document["findings"]) >= 4
+
+
+def test_warnings_fail_only_with_strict(tmp_path: Path) -> None:
+    (tmp_path / "a.sql").write_text(
+        "CREATE TABLE d.s (x UInt8) ENGINE = MergeTree ORDER BY x; CREATE TABLE d.t (x UInt8) ENGINE = Log;"
+        "CREATE MATERIALIZED VIEW d.v TO d.t AS SELECT x FROM d.s"
+    )
+    assert run("check", "--ddl", str(tmp_path)).exit_code == 0
+    assert run("check", "--ddl", str(tmp_path), "--strict").exit_code == 1
+
+
+def test_graph_of_a_cycle_prints_the_path_and_exits_1() -> None:
+    result = CliRunner().invoke(main, ["graph", "--ddl", str(FIXTURES / "ddl"), "--format", "json"])
+    assert result.exit_code == 1
+    assert "cycle" in result.stderr and "→" in result.stderr
+
+
+@pytest.fixture
+def demo_on_server(configured: EngineInfo, server: Server) -> Iterator[None]:
+    server.command("DROP DATABASE IF EXISTS shop SYNC")
+    demo.apply_ddl(server)
+    yield
+    server.command("DROP DATABASE shop SYNC")
+
+
+@pytest.mark.usefixtures("demo_on_server")
+def test_live_graph_is_the_declared_one_and_agrees_with_the_hooks(server: Server) -> None:
+    result = run("graph", "--live", "--database", "shop")
+    assert result.exit_code == 0, result.stderr
+    live, declared = json.loads(result.stdout), json.loads(run("graph").stdout)
+    assert live["disagreements"] == []
+    assert live["edges"] == declared["edges"]
+    fields = ("name", "kind", "engine", "cadence", "role", "class")
+    assert [[n[f] for f in fields] for n in live["nodes"]] == [[n[f] for f in fields] for n in declared["nodes"]]
+    server.command("DROP VIEW shop.traffic_hourly_mv SYNC")
+    server.command(
+        "CREATE MATERIALIZED VIEW shop.traffic_hourly_mv TO shop.traffic_hourly AS SELECT ordered_at AS hour FROM shop.order_changes"
+    )
+    moved = json.loads(run("graph", "--live", "--database", "shop").stdout)
+    assert {"from": "shop.order_changes", "to": "shop.traffic_hourly_mv", "kind": "trigger"} in moved["edges"]
+
+
+def test_live_without_a_server_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHMV_CLICKHOUSE_URL", "http://127.0.0.1:9")
+    result = CliRunner().invoke(main, ["check", "--live"])
+    assert result.exit_code == 1
+    assert "no usable answer" in result.stderr and "chmv engine status" in result.stderr
+
+
+@pytest.mark.parametrize("path", commands(main), ids=" ".join)  # type: ignore[arg-type]
+def test_every_command_has_help_with_an_example(path: tuple[str, ...]) -> None:
+    result = run(*path, "--help")
+    assert result.exit_code == 0
+    assert "Example:" in result.stdout
