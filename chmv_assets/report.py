@@ -15,11 +15,11 @@ import dagster as dg
 
 from chmv_assets.assets import build_props
 from chmv_assets.core.names import QName
-from chmv_assets.core.windows import ch_partitions, partition_matches, window_of_key
+from chmv_assets.core.windows import Window, ch_partitions
 from chmv_assets.pipeline import Pipeline
 from chmv_assets.translator import AssetTranslator, NodeProps
 from resources.clickhouse import Server
-from resources.introspect import PartitionState, fetch_partitions
+from resources.introspect import PartitionState, fetch_partitions, select_states
 
 DATA_VERSION = "dagster/data_version"
 
@@ -99,14 +99,9 @@ def _of_node(
         return
     zone = pipeline.settings.timezone
     for key in props.partitions_def.get_partition_keys():
-        window = window_of_key(key, scheme.unit, zone, scheme.week_mode)
-        wanted = ch_partitions(window, scheme, zone, server_timezone=server_zone)
-        ids = {partition.partition_id for partition in wanted}
-        mine = tuple(
-            s for s in states
-            if s.partition_id in ids or (None in ids and any(partition_matches(scheme, s.partition, p) for p in wanted))
-        )  # fmt: skip
-        if mine:
+        span = props.partitions_def.time_window_for_partition_key(key)
+        wanted = ch_partitions(Window(span.start, span.end), scheme, zone, server_timezone=server_zone)
+        if mine := select_states(states, scheme, wanted):
             yield LivePartition(name=props.node.name, key=key, rows=sum(s.rows for s in mine), version=_version(mine))
 
 

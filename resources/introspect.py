@@ -9,8 +9,10 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from chmv_assets.core.cadence import PartitionScheme
 from chmv_assets.core.errors import ServerError
 from chmv_assets.core.names import QName
+from chmv_assets.core.windows import ChPartition, partition_matches
 from resources.clickhouse import Server
 
 SYSTEM_DATABASES = ("system", "INFORMATION_SCHEMA", "information_schema")
@@ -106,6 +108,19 @@ def fetch_partitions(server: Server, tables: Iterable[QName]) -> dict[QName, tup
         )  # fmt: skip
         found.setdefault(QName(database, table), []).append(state)
     return {name: tuple(states) for name, states in found.items()}
+
+
+def select_states(
+    states: Sequence[PartitionState], scheme: PartitionScheme, partitions: Sequence[ChPartition]
+) -> tuple[PartitionState, ...]:
+    """Those states that belong to the given periods: by id where it can be computed, else by the printed value."""
+    ids = {partition.partition_id for partition in partitions}
+    printed = [partition for partition in partitions if partition.partition_id is None]
+    return tuple(
+        state
+        for state in states
+        if state.partition_id in ids or any(partition_matches(scheme, state.partition, one) for one in printed)
+    )
 
 
 def fetch_running_inserts(server: Server) -> frozenset[str]:

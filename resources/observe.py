@@ -11,9 +11,9 @@ from chmv_assets.core.catalog import Catalog
 from chmv_assets.core.model import Object
 from chmv_assets.core.names import quote_identifier
 from chmv_assets.core.settings import ObjectPolicy
-from chmv_assets.core.windows import ChPartition, Window, ch_partitions, partition_matches
+from chmv_assets.core.windows import Window, ch_partitions
 from resources.clickhouse import Server
-from resources.introspect import PartitionState, fetch_partitions
+from resources.introspect import PartitionState, fetch_partitions, select_states
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,15 +54,8 @@ def observe_windows(
     answer = []
     for window in windows:
         partitions = ch_partitions(window, scheme, zone, server_timezone=server_zone)
-        mine = [s for s in states if any(_belongs(s, p, scheme) for p in partitions)]
-        answer.append(_sum(mine, newest))
+        answer.append(_sum(select_states(states, scheme, partitions), newest))
     return answer
-
-
-def _belongs(state: PartitionState, partition: ChPartition, scheme: Any) -> bool:
-    if partition.partition_id is not None:
-        return state.partition_id == partition.partition_id
-    return partition_matches(scheme, state.partition, partition)
 
 
 def _fetch_newest(

@@ -18,7 +18,7 @@ from chmv_assets.core.errors import RebuildRefused
 from chmv_assets.core.model import Object, family
 from chmv_assets.core.names import QName
 from chmv_assets.core.rebuild import Feed, covered_window, plan_feed, render_feed, scratch_name
-from chmv_assets.core.windows import ChPartition, Window, ch_partitions, partition_matches
+from chmv_assets.core.windows import ChPartition, Window, ch_partitions
 from resources.executor import Executor
 from resources.introspect import (
     PartitionState,
@@ -26,6 +26,7 @@ from resources.introspect import (
     fetch_columns,
     fetch_partitions,
     fetch_running_inserts,
+    select_states,
 )
 from resources.scratch_marks import ScratchMarks, window_key
 
@@ -173,12 +174,7 @@ class Rebuilder:
         scheme = self.catalog.schemes.get(target.name)
         if not partitions or scheme is None:
             return states
-        ids = {partition.partition_id for partition in partitions}
-        if None not in ids:
-            return tuple(state for state in states if state.partition_id in ids)
-        return tuple(
-            state for state in states if any(partition_matches(scheme, state.partition, p) for p in partitions)
-        )
+        return select_states(states, scheme, partitions)
 
     def _target_states(self, target: Object, window: Window | None) -> tuple[PartitionState, ...]:
         scheme = self.catalog.schemes.get(target.name)
@@ -195,17 +191,11 @@ class Rebuilder:
             and facts.time_source is not None and facts.time_source.column == scheme.column
         ):  # fmt: skip
             overlap = ch_partitions(feed.window, scheme, self.timezone, server_timezone=self.server_zone)
-            states = tuple(state for state in states if any(self._is(scheme, state, p) for p in overlap))
+            states = select_states(states, scheme, overlap)
         if family(feed.source.engine) == "plain":
             return [state.fingerprint for state in states]
         # Merges of a Summing or Replacing source drop rows without changing what it says; only blocks tell of inserts.
         return [(state.partition_id, 0, state.max_block, state.data_version) for state in states]
-
-    @staticmethod
-    def _is(scheme: object, state: PartitionState, partition: ChPartition) -> bool:
-        if partition.partition_id is not None:
-            return state.partition_id == partition.partition_id
-        return partition_matches(scheme, state.partition, partition)  # type: ignore[arg-type]
 
     def _block_state(self, view: Object, window: Window | None) -> list[tuple[str, int, int, int]]:
         feed, _ = self._feed(view, window)
