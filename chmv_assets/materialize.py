@@ -37,11 +37,14 @@ def compute_of(pipeline: Pipeline, props: NodeProps) -> Compute | None:
     return compute
 
 
-def _signed(context: dg.AssetExecutionContext, clickhouse: ClickHouseResource) -> dg.MaterializeResult:  # type: ignore[type-arg]
-    raise NotImplementedError  # stands for its signature only
+def _parameter(name: str, annotation: type) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=annotation)
 
 
-_SIGNATURE = inspect.signature(_signed)
+_SIGNATURE = inspect.Signature(
+    [_parameter("context", dg.AssetExecutionContext), _parameter("clickhouse", ClickHouseResource)],
+    return_annotation=dg.MaterializeResult,
+)
 
 
 def _compute_of(pipeline: Pipeline, props: NodeProps) -> Compute | None:
@@ -55,7 +58,7 @@ def _compute_of(pipeline: Pipeline, props: NodeProps) -> Compute | None:
         if any(view.kind == "refreshable_view" for view in views):
             return _observe(pipeline, props)
         return _windows(pipeline, props.node, _publish)
-    if role == "source" and kind in ("table", "distributed", "buffer"):
+    if role == "source" and kind == "table":
         return _observe(pipeline, props)
     return None
 

@@ -44,6 +44,9 @@ def observe_windows(
     server: Server, catalog: Catalog, node: Object, windows: Sequence[Window], zone: str, policy: ObjectPolicy
 ) -> list[WindowState]:
     """The state of each window; without windows, of the whole table. Two queries, however many windows."""
+    if not node.engine.endswith("MergeTree"):  # no parts: Log, Memory, Set, …
+        rows = int(server.rows(f"SELECT count() FROM {node.name.sql}")[0][0])
+        return [WindowState(rows=rows, bytes_on_disk=0, parts=0) for _ in windows or (None,)]
     states = fetch_partitions(server, [node.name]).get(node.name, ())
     scheme = catalog.schemes.get(node.name)
     if scheme is None or not windows:

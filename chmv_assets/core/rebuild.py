@@ -67,6 +67,8 @@ def plan_feed(
             f"view {view.name}: its source {source.name} is {_article(source)} but wanted a table that holds its rows. "
             "A rebuild from it would give nothing and replace what is there. Replay it from the landing archive."
         )
+    for table, use in ((source, "whose parts tell of every insert"), (target, "whose partitions can be replaced")):
+        _require_parts(view, table, use)
     scheme = catalog.schemes.get(target.name)
     if window is None or scheme is None:
         return Feed(view=view, target=target, source=source, window=None, time_column="", source_filter="")
@@ -79,6 +81,20 @@ def plan_feed(
         time_column=scheme.column,
         source_filter=_source_filter(catalog, view, source, scheme, window, zone, server_zone),
     )
+
+
+def _require_parts(view: Object, table: Object, use: str) -> None:
+    """The closed protocol stands on parts and partitions of tables that have a name of their own."""
+    if table.kind == "inner_table":
+        raise RebuildRefused(
+            f"view {view.name}: works on a hidden inner table but wanted one with a name. Its name on the server changes with "
+            "every re-creation. Give the view a target with TO."
+        )
+    if not table.engine.endswith("MergeTree"):
+        raise RebuildRefused(
+            f"view {view.name}: {table.name} is {table.engine or table.kind} but wanted a MergeTree table, {use}. "
+            "Without that a rebuild cannot be verified. Rebuild it by hand."
+        )
 
 
 def _article(source: Object) -> str:

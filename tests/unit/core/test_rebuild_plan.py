@@ -108,6 +108,7 @@ def test_whole_target_has_no_condition() -> None:
     ("made", "why"),
     [
         (catalog(BY_DAY, engine="Null"), "d.s is a Null table but wanted a table that holds its rows"),
+        (catalog(BY_DAY, engine="Log"), "d.s is Log but wanted a MergeTree table, whose parts tell of every insert"),
         (catalog(BY_DAY, engine="Kafka('a', 'b', 'c', 'd')"), "is a Kafka queue"),
         (catalog(BY_DAY.replace("d.s", "e.x")), "e.x is not declared here"),
         (catalog(BY_DAY.replace("d.s", "url('http://x', CSV)")), "found no table that fires it"),
@@ -119,6 +120,20 @@ def test_refusals_say_why_and_what_next(made: Catalog, why: str) -> None:
         plan(made)
     assert why in str(caught.value)
     assert str(caught.value).startswith("view d.v: ")
+
+
+def test_inner_tables_are_refused() -> None:
+    made = build_catalog(
+        [
+            SourceFile(
+                path="x.sql",
+                text="CREATE TABLE d.s (ts DateTime) ENGINE = MergeTree ORDER BY ts;"
+                "CREATE MATERIALIZED VIEW d.v ENGINE = SummingMergeTree ORDER BY day AS SELECT toDate(ts) AS day, count() AS n FROM d.s GROUP BY day",
+            )
+        ]
+    )
+    with pytest.raises(RebuildRefused, match="hidden inner table"):
+        plan(made, None)
 
 
 def test_view_without_the_time_column_is_refused() -> None:
