@@ -1,0 +1,130 @@
+"""Exactly-once batches, as data and SQL text: staging, slices, tokens. Pure; whoever commits runs these statements.
+
+Workers insert into a staging table tagged with task and attempt. The driver writes the winning attempts down **before** the
+first commit, then commits slice by slice (one per task) with a token each and settings under which a repeated commit is a
+no-op, in the source and in every target. A token alone, or ORDER BY ALL alone, is not exact (shared/clickhouse.md B and D).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from chmv_assets.core.names import QName, quote_identifier
+
+OWN_DATABASE = "chmv"
+TASK_COLUMN = "_chmv_task"
+ATTEMPT_COLUMN = "_chmv_attempt"
+MAX_SLICE_ROWS = 1_000_000
+_BLOCK_ROWS = 4_000_000  # above any slice: one slice is one block
+
+# Measured 24/24 exact under kill -9; every value must be the same in a retry, so none of these is configurable.
+COMMIT_SETTINGS: Mapping[str, Any] = {
+    "deduplicate_insert": "enable",
+    "deduplicate_insert_select": "force_enable",
+    "deduplicate_blocks_in_dependent_materialized_views": 1,
+    "materialized_views_ignore_errors": 0,
+    "async_insert": 0,
+    "max_threads": 1,
+    "max_insert_threads": 1,
+    "optimize_read_in_order": 0,
+    "max_block_size": _BLOCK_ROWS,
+    "min_insert_block_size_rows": _BLOCK_ROWS,
+    "min_insert_block_size_bytes": 0,
+    "max_bytes_before_external_sort": 0,
+    "max_bytes_ratio_before_external_sort": 0,
+    "max_bytes_before_remerge_sort": 0,
+    "max_partitions_per_insert_block": 1000,
+}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Slice:
+    """What one task's winning attempt staged."""
+
+    task: int
+    attempt: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """One statement with its bound values and settings."""
+
+    sql: str
+    parameters: Mapping[str, Any]
+    settings: Mapping[str, Any]
+
+
+def batch_id(source: QName, parts: Iterable[str]) -> str:
+    """A deterministic id: the same input of the same source is the same batch, whoever sends it.
+
+    >>> batch_id(QName("d", "s"), ["a", "b"]) == batch_id(QName("d", "s"), ["b", "a"])
+    True
+    """
+    digest = hashlib.sha256(f"{source.database}\0{source.table}".encode())
+    for part in sorted(parts):
+        digest.update(b"\0" + part.encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()[:24]
+
+
+def staging_name(source: QName, batch: str) -> QName:
+    """The table in which a batch waits for its commit."""
+    return QName(OWN_DATABASE, f"stage.{source.database}.{source.table}.{batch}")
+
+
+def token(batch: str, task: int) -> str:
+    """The deduplication token of one slice; the same for every attempt to commit it."""
+    return f"chmv:{batch}:{task}"
+
+
+def render_create_staging(source: QName, batch: str, columns: Sequence[tuple[str, str]], owner: str) -> str:
+    """The staging table: the given columns of the source as they are, plus task and attempt."""
+    held = ", ".join(f"{quote_identifier(name)} {kind}" for name, kind in columns)
+    comment = (
+        json.dumps({"owner": owner, "source": str(source), "batch": batch}).replace("\\", "\\\\").replace("'", "\\'")
+    )
+    return (
+        f"CREATE TABLE IF NOT EXISTS {staging_name(source, batch).sql} "
+        f"({TASK_COLUMN} UInt32, {ATTEMPT_COLUMN} String, {held}) "
+        f"ENGINE = MergeTree ORDER BY ({TASK_COLUMN}, {ATTEMPT_COLUMN}) COMMENT '{comment}'"
+    )
+
+
+def plan_commit(source: QName, batch: str, columns: Sequence[str], slices: Sequence[Slice]) -> tuple[Statement, ...]:
+    """One INSERT per slice, in order of tasks; run them in any order and as often as you like."""
+    names = ", ".join(quote_identifier(name) for name in columns)
+    sql = (
+        f"INSERT INTO {source.sql} ({names}) SELECT {names} FROM {staging_name(source, batch).sql} "
+        f"WHERE {TASK_COLUMN} = {{task:UInt32}} AND {ATTEMPT_COLUMN} = {{attempt:String}} ORDER BY ALL"
+    )
+    return tuple(
+        Statement(
+            sql=sql,
+            parameters={"task": one.task, "attempt": one.attempt},
+            settings={**COMMIT_SETTINGS, "insert_deduplication_token": token(batch, one.task)},
+        )
+        for one in sorted(slices)
+        if one.rows
+    )
+
+
+def count_staged(source: QName, batch: str) -> Statement:
+    """Rows per task and attempt in staging, to hold against what the tasks reported."""
+    sql = (
+        f"SELECT {TASK_COLUMN}, {ATTEMPT_COLUMN}, count() FROM {staging_name(source, batch).sql} "
+        f"GROUP BY {TASK_COLUMN}, {ATTEMPT_COLUMN}"
+    )
+    return Statement(sql=sql, parameters={}, settings={})
+
+
+def encode_slices(slices: Sequence[Slice]) -> str:
+    """Winning attempts as the journal keeps them."""
+    return json.dumps([[one.task, one.attempt, one.rows] for one in sorted(slices)])
+
+
+def decode_slices(text: str) -> tuple[Slice, ...]:
+    return tuple(Slice(int(task), str(attempt), int(rows)) for task, attempt, rows in json.loads(text or "[]"))
