@@ -5,7 +5,11 @@
     ├── UnknownObject        a name that is not in the catalog; lists the nearest
     ├── EngineError          the embedded server could not be installed, started, found or stopped
     ├── ServerError          the server refused a statement; carries code, name and query id
-    └── RebuildRefused       a window cannot be rebuilt safely; says why and what to do
+    ├── RebuildRefused       a window cannot be rebuilt safely; says why and what to do
+    ├── LandingRefused       landing files cannot be loaded as they are (core.landing)
+    ├── PartitionKeyError    a key that is not the start of a period (core.windows)
+    ├── TimeColumnError      a column that cannot be compared with a window (core.windows)
+    └── DemoLoadError        the demo's data does not fit its tables (resources.demo_data)
 
 Form of a message: `<kind> <name>: <found> but <wanted>. <why we refuse>. <what to do next>.`
 """

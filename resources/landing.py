@@ -1,0 +1,93 @@
+"""Landing folders: which files lie there, and what each one is by content. Local paths and object-store URLs alike.
+
+Only complete files count: names that begin with a dot or an underscore, or end in `.tmp`, `.crc` or `.inprogress`, are what
+other tools are still writing. A link that leads out of the folder is refused. Nothing here reads rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+
+from chmv_assets.core.landing import LandingFile, LandingRefused, require_inside
+
+_UNFINISHED = (".tmp", ".crc", ".inprogress")
+_ENDINGS = {
+    "parquet": (".parquet", ".pq"),
+    "jsonl": (".jsonl", ".ndjson", ".json", ".jsonl.gz", ".json.gz"),
+    "csv": (".csv", ".csv.gz"),
+}
+_CHUNK_BYTES = 4 * 1024 * 1024
+_IDENTITY_KEYS = ("ETag", "etag", "checksum", "md5Hash", "content_md5")
+
+
+def list_files(root: str, file_format: str) -> list[LandingFile]:
+    """All complete files of a format below a folder or URL prefix, in order of their paths."""
+    endings = _ENDINGS[file_format]
+    found = _remote_files(root) if "://" in root else _local_files(Path(root))
+    return sorted((file for file in found if _counts(file.path, endings)), key=lambda file: file.path)
+
+
+def _counts(path: str, endings: tuple[str, ...]) -> bool:
+    parts = path.split("/")
+    hidden = any(part.startswith((".", "_")) for part in parts)
+    return not hidden and not path.endswith(_UNFINISHED) and path.lower().endswith(endings)
+
+
+def _local_files(root: Path) -> Iterator[LandingFile]:
+    if not root.is_dir():
+        raise LandingRefused(
+            f"landing {root}: found no such folder but wanted one with files. Nothing was loaded. "
+            "Create it, or correct `landing.path` in chmv.yaml."
+        )
+    real_root = root.resolve()
+    for folder, _, names in os.walk(root):
+        for name in names:
+            path = Path(folder) / name
+            if not path.resolve().is_relative_to(real_root):
+                raise LandingRefused(
+                    f"file {path}: is a link that leads out of {root}. It could read anything. Copy the file instead."
+                )
+            relative = require_inside(path.relative_to(root).as_posix())
+            if _counts(relative, tuple(ending for group in _ENDINGS.values() for ending in group)):
+                yield LandingFile(path=relative, bytes=path.stat().st_size, checksum=_checksum(path))
+
+
+def _checksum(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _remote_files(root: str) -> Iterator[LandingFile]:
+    try:
+        system, prefix = fsspec.core.url_to_fs(root)
+        listing: dict[str, dict[str, Any]] = system.find(prefix, detail=True)
+    except (ImportError, ValueError) as error:
+        raise LandingRefused(
+            f"landing {root}: cannot be opened ({error}). Nothing was loaded. Install the fsspec package for this kind of URL."
+        ) from error
+    for path, info in listing.items():
+        relative = require_inside(path.removeprefix(prefix).lstrip("/"))
+        yield LandingFile(
+            path=relative, bytes=int(info.get("size") or 0), checksum=_remote_identity(system, path, info)
+        )
+
+
+def _remote_identity(system: Any, path: str, info: dict[str, Any]) -> str:
+    """The store's own checksum if it has one, else the content's."""
+    for key in _IDENTITY_KEYS:
+        if info.get(key):
+            return f"{key}:{info[key]}:{info.get('size')}".replace('"', "")
+    digest = hashlib.sha256()
+    with system.open(path, "rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
