@@ -6,13 +6,18 @@ other tools are still writing. A link that leads out of the folder is refused. N
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import itertools
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import fsspec
+import pyarrow
+import pyarrow.parquet
 
 from chmv_assets.core.landing import LandingFile, LandingRefused, require_inside
 
@@ -23,6 +28,7 @@ _ENDINGS = {
     "csv": (".csv", ".csv.gz"),
 }
 _CHUNK_BYTES = 4 * 1024 * 1024
+_SAMPLED_LINES = 1_000  # of a JSON file; a key that first appears later is ignored
 _IDENTITY_KEYS = ("ETag", "etag", "checksum", "md5Hash", "content_md5")
 
 
@@ -91,3 +97,36 @@ def _remote_identity(system: Any, path: str, info: dict[str, Any]) -> str:
         while chunk := file.read(_CHUNK_BYTES):
             digest.update(chunk)
     return digest.hexdigest()
+
+
+def found_columns(root: str, file: LandingFile, file_format: str) -> tuple[str, ...]:
+    """The columns of one file: a Parquet footer, a CSV header, the keys of the first JSON lines.
+
+    A file that cannot be read at all is refused by name; its neighbours are not touched.
+    """
+    url = f"{root.rstrip('/')}/{file.path}"
+    try:
+        if file_format == "parquet":
+            with fsspec.open(url, "rb") as handle:
+                return tuple(pyarrow.parquet.ParquetFile(handle).schema_arrow.names)
+        with fsspec.open(url, "rt", encoding="utf-8-sig", errors="replace", compression="infer") as text:
+            if file_format == "csv":
+                return tuple(next(csv.reader(text), ()))
+            return _json_keys(text)
+    except (OSError, pyarrow.ArrowInvalid, EOFError) as error:
+        raise LandingRefused(
+            f"file {file.path}: cannot be read as {file_format} ({error}). Nothing of it was loaded. "
+            "Send it again, or move it out of the landing folder."
+        ) from error
+
+
+def _json_keys(lines: Iterable[str]) -> tuple[str, ...]:
+    keys: dict[str, None] = {}
+    for line in itertools.islice(lines, _SAMPLED_LINES):
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict):
+            keys |= dict.fromkeys(record)
+    return tuple(keys)

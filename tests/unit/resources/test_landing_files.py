@@ -6,10 +6,12 @@ import hashlib
 from pathlib import Path
 
 import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from chmv_assets.core.landing import LandingRefused
-from resources.landing import list_files
+from resources.landing import found_columns, list_files
 
 
 def write(root: Path, path: str, content: bytes = b"x") -> None:
@@ -70,3 +72,19 @@ def test_object_stores_are_listed_by_url() -> None:
 def test_unknown_store_says_what_to_install() -> None:
     with pytest.raises(LandingRefused, match="cannot be opened"):
         list_files("nostore://bucket/x", "parquet")
+
+
+def test_columns_come_from_footer_header_or_keys(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": [1], "b": ["x"]}), tmp_path / "f.parquet")
+    write(tmp_path, "f.csv", b"\xef\xbb\xbfb,a\n1,2\n")
+    write(tmp_path, "f.jsonl", b'{"a": 1}\nnot json\n[1]\n{"c": 2}\n')
+    for name, wanted in (("parquet", ("a", "b")), ("csv", ("b", "a")), ("jsonl", ("a", "c"))):
+        (file,) = list_files(str(tmp_path), name)
+        assert found_columns(str(tmp_path), file, name) == wanted
+
+
+def test_file_that_is_no_parquet_is_named(tmp_path: Path) -> None:
+    write(tmp_path, "broken.parquet", b"PAR1 nothing")
+    (file,) = list_files(str(tmp_path), "parquet")
+    with pytest.raises(LandingRefused, match=r"file broken\.parquet: cannot be read as parquet"):
+        found_columns(str(tmp_path), file, "parquet")
