@@ -9,17 +9,16 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from chmv_assets.core.batches import batch_id
 from chmv_assets.core.errors import ChmvError
 from chmv_assets.core.model import Column, Object
 from chmv_assets.core.names import QName
+from chmv_assets.core.settings_values import ExtraColumns
 
 MAX_BATCH_BYTES = 512 * 1024 * 1024
 # Upper borders of the lateness histogram; what is later than the last stands in a bucket of its own.
 LATENESS_BUCKETS_SECONDS = (60, 300, 900, 3_600, 21_600, 86_400)
-ExtraColumns = Literal["refuse", "ignore"]
 
 
 class LandingRefused(ChmvError):

@@ -19,7 +19,7 @@ from chmv_assets.core.cadence import Unit
 from chmv_assets.core.errors import CatalogDefects
 from chmv_assets.core.model import Finding, Place
 from chmv_assets.core.names import QName, parse_qname
-from chmv_assets.core.settings_values import BadValueError, LandingFormat, Protocol, nearest
+from chmv_assets.core.settings_values import BadValueError, ExtraColumns, LandingFormat, Protocol, nearest
 
 SETTINGS_FILE = "chmv.yaml"
 DEFAULT_DATABASE = "default"
@@ -35,6 +35,7 @@ class Landing:
     path: str
     format: LandingFormat = "parquet"
     tolerated_bad_rate: float = 0.0  # share of rows that may go to quarantine before a batch fails
+    extra_columns: ExtraColumns = "refuse"  # columns that stand in the files but not in the table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +187,7 @@ _LANDING: dict[str, Reader] = {
     "path": values.read_text,
     "format": values.read_landing_format,
     "tolerated_bad_rate": values.read_rate,
+    "extra_columns": values.read_extra_columns,
 }
 _COMMON: dict[str, Reader] = _DEFAULTS | {
     "event_time": values.read_text,

@@ -17,8 +17,10 @@ from chmv_assets.core.cadence import UNITS, Unit, cadence_name
 
 Protocol = Literal["auto", "closed", "gated", "fenced", "owned", "whole"]
 LandingFormat = Literal["parquet", "jsonl", "csv"]
+ExtraColumns = Literal["refuse", "ignore"]
 PROTOCOLS: tuple[Protocol, ...] = ("auto", "closed", "gated", "fenced", "owned", "whole")
 LANDING_FORMATS: tuple[LandingFormat, ...] = ("parquet", "jsonl", "csv")
+EXTRA_COLUMNS: tuple[ExtraColumns, ...] = ("refuse", "ignore")
 
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}\Z")
 _Choice = TypeVar("_Choice", bound=str)
@@ -132,6 +134,11 @@ def read_protocol(value: object) -> Protocol:
 def read_landing_format(value: object) -> LandingFormat:
     """A format of landing files."""
     return _choice(value, LANDING_FORMATS, "settings-format", "file format")
+
+
+def read_extra_columns(value: object) -> ExtraColumns:
+    """What to do with columns that stand in the files only."""
+    return _choice(value, EXTRA_COLUMNS, "settings-extra-columns", "way with extra columns")
 
 
 def read_cadence(value: object) -> Unit:
