@@ -11,14 +11,17 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from chmv_assets.core.names import QName, quote_identifier
+from chmv_assets.core.names import QName, parse_qname, quote_identifier
+from chmv_assets.core.own_tables import OWN_DATABASE, read_settings, render_own_table, write_settings
 
-OWN_DATABASE = "chmv"
+BATCHES = QName(OWN_DATABASE, "batches")
+BatchStatus = Literal["planned", "staged", "committed", "failed"]
 TASK_COLUMN = "_chmv_task"
 ATTEMPT_COLUMN = "_chmv_attempt"
 MAX_SLICE_ROWS = 1_000_000
+STAGING_WINDOW = 10_000  # a block that a worker sends twice (connection reset) is staged once
 _BLOCK_ROWS = 4_000_000  # above any slice: one slice is one block
 
 # Measured 24/24 exact under kill -9; every value must be the same in a retry, so none of these is configurable.
@@ -90,7 +93,8 @@ def render_create_staging(source: QName, batch: str, columns: Sequence[tuple[str
     return (
         f"CREATE TABLE IF NOT EXISTS {staging_name(source, batch).sql} "
         f"({TASK_COLUMN} UInt32, {ATTEMPT_COLUMN} String, {held}) "
-        f"ENGINE = MergeTree ORDER BY ({TASK_COLUMN}, {ATTEMPT_COLUMN}) COMMENT '{comment}'"
+        f"ENGINE = MergeTree ORDER BY ({TASK_COLUMN}, {ATTEMPT_COLUMN}) "
+        f"SETTINGS non_replicated_deduplication_window = {STAGING_WINDOW} COMMENT '{comment}'"
     )
 
 
@@ -128,3 +132,95 @@ def encode_slices(slices: Sequence[Slice]) -> str:
 
 def decode_slices(text: str) -> tuple[Slice, ...]:
     return tuple(Slice(int(task), str(attempt), int(rows)) for task, attempt, rows in json.loads(text or "[]"))
+
+
+_RECORD_COLUMNS = "batch_id, source, status, slices, rows, detail, owner, version"
+# A batch only ever moves along these; a failed one may be tried again under the same id, a committed one is done.
+_NEXT: Mapping[BatchStatus, tuple[BatchStatus, ...]] = {
+    "planned": ("planned", "staged", "failed"),
+    "staged": ("staged", "committed", "failed"),
+    "committed": ("committed",),
+    "failed": ("planned",),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRecord:
+    """One batch as the journal keeps it; `slices` are the winning attempts, known from `staged` on."""
+
+    batch: str
+    source: QName
+    status: BatchStatus
+    version: int
+    slices: tuple[Slice, ...] = ()
+    rows: int = 0
+    detail: str = ""
+    owner: str = ""
+
+
+def may_follow(before: BatchStatus | None, after: BatchStatus) -> bool:
+    """Whether a batch may go from one status to the other; None: the journal does not know it yet.
+
+    >>> may_follow("staged", "committed"), may_follow("committed", "failed"), may_follow(None, "staged")
+    (True, False, True)
+    """
+    return after in ("planned", "staged") if before is None else after in _NEXT[before]
+
+
+def render_create_batches(cluster: str = "") -> str:
+    """The journal's table of batches."""
+    columns = (
+        "batch_id String", "source String", "status LowCardinality(String)", "slices String", "rows UInt64",
+        "detail String", "owner String", "version UInt64", "updated_at DateTime64(6, 'UTC') DEFAULT now64(6, 'UTC')",
+    )  # fmt: skip
+    return render_own_table(BATCHES, columns, ("source", "batch_id"), cluster)
+
+
+def write_batch(record: BatchRecord, cluster: str = "", *, follows: int | None = None) -> Statement:
+    """Note a batch; the row of the highest version counts.
+
+    With `follows`, the version of the row that was read before (0: there was none), it is a compare-and-set: of all who
+    follow the same row the first one's insert counts and the others' are dropped without a word; read again who it was.
+    """
+    sql = (
+        f"INSERT INTO {BATCHES.sql} ({_RECORD_COLUMNS}) SELECT {{batch:String}}, {{source:String}}, {{status:String}}, "
+        "{slices:String}, {rows:UInt64}, {detail:String}, {owner:String}, {version:UInt64}"
+    )
+    values = {
+        "batch": record.batch, "source": str(record.source), "status": record.status, "rows": record.rows,
+        "slices": encode_slices(record.slices), "detail": record.detail, "owner": record.owner, "version": record.version,
+    }  # fmt: skip
+    guard = {} if follows is None else _guard(record, follows)
+    return Statement(sql=sql, parameters=values, settings={**write_settings(cluster), **guard})
+
+
+def _guard(record: BatchRecord, follows: int) -> Mapping[str, Any]:
+    return {
+        "insert_deduplication_token": f"chmv:journal:{record.source}:{record.batch}:{follows}",
+        "deduplicate_insert": "enable",
+        "deduplicate_insert_select": "force_enable",
+    }
+
+
+def read_batch(source: QName, batch: str, cluster: str = "") -> Statement:
+    """The present row of one batch, if there is any."""
+    sql = f"SELECT {_RECORD_COLUMNS} FROM {BATCHES.sql} FINAL WHERE source = {{source:String}} AND batch_id = {{batch:String}}"
+    return Statement(sql=sql, parameters={"source": str(source), "batch": batch}, settings=read_settings(cluster))
+
+
+def read_batches(cluster: str = "", limit: int = 1000, status: BatchStatus | None = None) -> Statement:
+    """The present rows of the newest batches (of one status), newest first."""
+    sql = (
+        f"SELECT {_RECORD_COLUMNS} FROM {BATCHES.sql} FINAL WHERE empty({{status:String}}) OR status = {{status:String}} "
+        "ORDER BY updated_at DESC, batch_id LIMIT {limit:UInt32}"
+    )
+    return Statement(sql=sql, parameters={"limit": limit, "status": status or ""}, settings=read_settings(cluster))
+
+
+def decode_batch(row: Sequence[Any]) -> BatchRecord:
+    """A row of `read_batch` or `read_batches` as a record."""
+    batch, source, status, slices, rows, detail, owner, version = row
+    return BatchRecord(
+        batch=str(batch), source=parse_qname(str(source), ""), status=status, slices=decode_slices(str(slices)),
+        rows=int(rows), detail=str(detail), owner=str(owner), version=int(version),
+    )  # fmt: skip

@@ -7,6 +7,9 @@
     ├── ServerError          the server refused a statement; carries code, name and query id
     ├── RebuildRefused       a window cannot be rebuilt safely; says why and what to do
     ├── LandingRefused       landing files cannot be loaded as they are (core.landing)
+    ├── TypeRefused          a column that cannot travel between ClickHouse and Spark unchanged
+    ├── ReadRefused          a read that would not give every row exactly once
+    ├── WriteRefused         a batch that could not be written exactly once
     ├── PartitionKeyError    a key that is not the start of a period (core.windows)
     ├── TimeColumnError      a column that cannot be compared with a window (core.windows)
     └── DemoLoadError        the demo's data does not fit its tables (resources.demo_data)
@@ -65,3 +68,51 @@ class ServerError(ChmvError):
 
 class RebuildRefused(ChmvError):
     """A rebuild that would not be exact is not started."""
+
+
+class JournalRefused(ChmvError):
+    """What the journal says does not allow the step that was asked for."""
+
+
+class LockRefused(ChmvError):
+    """A lock that we do not hold."""
+
+    def __init__(self, name: str, owner: str, wanted: str) -> None:
+        self.name = name
+        self.owner = owner
+        super().__init__(
+            f"lock {name}: found it held by {owner or 'nobody'} but wanted {wanted}. Two writers at once would not be exact. "
+            "Wait until the other is done, or until its lease ends, and run again."
+        )
+
+
+class IngestRefused(ChmvError):
+    """A source into which a repeated commit would double rows."""
+
+    def __init__(self, source: str, problems: Sequence[str], statements: Sequence[str] = ()) -> None:
+        self.source = source
+        self.problems = tuple(problems)
+        self.statements = tuple(statements)
+        found = "; ".join(self.problems)
+        todo = "".join(f"\n  {statement};" for statement in self.statements)
+        fix = f"Run:{todo}" if todo else "See docs/journal.md for what a source needs."
+        super().__init__(
+            f"source {source}: {found}, but wanted tables that deduplicate. A retried commit would double rows. {fix}"
+        )
+
+
+class TypeRefused(ChmvError):
+    """A column whose values cannot travel unchanged between ClickHouse and Spark."""
+
+    def __init__(self, column: str, kind: str, why: str, remedy: str) -> None:
+        self.column = column
+        self.kind = kind
+        super().__init__(f"column {column or '(unnamed)'}: {kind} cannot be carried over. {why}. {remedy}.")
+
+
+class ReadRefused(ChmvError):
+    """A read that would not give every row exactly once, or that asks for what is not there."""
+
+
+class WriteRefused(ChmvError):
+    """A batch that could not be written exactly once is not written."""

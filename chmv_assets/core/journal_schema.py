@@ -1,0 +1,75 @@
+"""The journal's schema as numbered migrations. Pure text; `resources.journal` applies them.
+
+Invariant: a migration that was released is never edited, only followed by another; every statement may run twice. The
+table `chmv.schema_versions` knows which have run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from chmv_assets.core.batches import Statement, render_create_batches
+from chmv_assets.core.names import QName, quote_identifier
+from chmv_assets.core.own_tables import OWN_DATABASE, on_cluster, read_settings, render_own_table, write_settings
+from chmv_assets.core.watermarks import render_create_watermarks
+
+SCHEMA_VERSIONS = QName(OWN_DATABASE, "schema_versions")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Migration:
+    """One step of the schema; `render` takes the cluster's name or nothing."""
+
+    number: int
+    title: str
+    render: Callable[[str], tuple[str, ...]]
+
+
+MIGRATIONS: tuple[Migration, ...] = (
+    Migration(number=1, title="batches", render=lambda cluster: (render_create_batches(cluster),)),
+    Migration(number=2, title="watermarks", render=lambda cluster: (render_create_watermarks(cluster),)),
+)
+SCHEMA_VERSION = MIGRATIONS[-1].number
+
+
+def render_foundation(cluster: str = "") -> tuple[str, ...]:
+    """What must be there before the first migration: the database and the table of versions."""
+    columns = (
+        "number UInt32",
+        "title String",
+        "version UInt64",
+        "applied_at DateTime64(6, 'UTC') DEFAULT now64(6, 'UTC')",
+    )
+    return (
+        f"CREATE DATABASE IF NOT EXISTS {quote_identifier(OWN_DATABASE)}{on_cluster(cluster)}",
+        render_own_table(SCHEMA_VERSIONS, columns, ("number",), cluster),
+    )
+
+
+def pending_migrations(applied: set[int]) -> tuple[Migration, ...]:
+    """Those that have not run yet, in order."""
+    return tuple(one for one in MIGRATIONS if one.number not in applied)
+
+
+def read_applied(cluster: str = "") -> Statement:
+    sql = f"SELECT DISTINCT number FROM {SCHEMA_VERSIONS.sql}"
+    return Statement(sql=sql, parameters={}, settings=read_settings(cluster))
+
+
+def write_applied(migration: Migration, cluster: str = "") -> Statement:
+    sql = f"INSERT INTO {SCHEMA_VERSIONS.sql} (number, title, version) SELECT {{number:UInt32}}, {{title:String}}, 1"
+    values = {"number": migration.number, "title": migration.title}
+    return Statement(sql=sql, parameters=values, settings=write_settings(cluster))
+
+
+def check_quorum() -> str:
+    """How many replicas of each own table are alive: `insert_quorum` needs a majority of them.
+
+    One row per table; a table that is not replicated is not in the answer.
+    """
+    return (
+        "SELECT table, max(total_replicas) AS total, min(active_replicas) AS active, "
+        "active > intDiv(total, 2) AS quorum, max(is_readonly) AS is_readonly "
+        f"FROM system.replicas WHERE database = '{OWN_DATABASE}' GROUP BY table ORDER BY table"
+    )

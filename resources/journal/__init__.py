@@ -1,0 +1,17 @@
+"""The journal of chmv: batches, watermarks, locks, and recovery from them. Import from here."""
+
+from resources.journal.locks import HeldLock, Locks
+from resources.journal.recovery import collect_garbage, fetch_staging, finish_all, finish_batch
+from resources.journal.store import CLUSTER_VARIABLE, Journal, this_owner
+
+__all__ = [
+    "CLUSTER_VARIABLE",
+    "HeldLock",
+    "Journal",
+    "Locks",
+    "collect_garbage",
+    "fetch_staging",
+    "finish_all",
+    "finish_batch",
+    "this_owner",
+]

@@ -1,0 +1,189 @@
+"""The journal: batches and watermarks in the database `chmv`, made and migrated here at first use.
+
+Invariants: a row's version is above that of the row it follows; a batch moves only along its statuses; watermarks are
+changed by read – decide – write under a lock per target. What the rules are is in `core.batches` and `core.watermarks`.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from chmv_assets.core.batches import (
+    BatchRecord,
+    BatchStatus,
+    Slice,
+    Statement,
+    decode_batch,
+    may_follow,
+    read_batch,
+    read_batches,
+    write_batch,
+)
+from chmv_assets.core.errors import JournalRefused, ServerError
+from chmv_assets.core.journal_schema import (
+    SCHEMA_VERSION,
+    check_quorum,
+    pending_migrations,
+    read_applied,
+    render_foundation,
+    write_applied,
+)
+from chmv_assets.core.names import QName
+from chmv_assets.core.versions import VersionAllocator
+from chmv_assets.core.watermarks import Watermark, decode_watermark, read_watermarks, write_watermarks
+from chmv_assets.core.windows import Window
+from resources.clickhouse import Server
+from resources.journal.locks import Locks
+
+CLUSTER_VARIABLE = "CHMV_CLICKHOUSE_CLUSTER"
+_MISSING = frozenset({60, 81})  # no such table, no such database
+Decide = Callable[[Watermark, int], Watermark]  # the present watermark and a version for the next
+
+
+def this_owner() -> str:
+    """Who writes: host and process."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+_versions = VersionAllocator(clock_ms=lambda: time.time_ns() // 1_000_000, process=os.getpid())
+
+
+@dataclass
+class Journal:
+    """Reads and writes the journal over one connection. Not for sharing between threads."""
+
+    server: Server
+    cluster: str = ""
+    owner: str = field(default_factory=this_owner)
+    versions: VersionAllocator = field(default_factory=lambda: _versions, repr=False)
+    _ready: bool = False
+
+    @property
+    def locks(self) -> Locks:
+        return Locks(self.server, self.cluster)
+
+    def run(self, statement: Statement) -> None:
+        self.server.command(statement.sql, statement.parameters, statement.settings)
+
+    def prepare(self) -> None:
+        """Create what is missing, migrate what is old, refuse what is newer than this program."""
+        if self._ready:
+            return
+        for sql in render_foundation(self.cluster):
+            self.server.command(sql)
+        self._check_quorum()
+        applied = self._applied()
+        if applied and max(applied) > SCHEMA_VERSION:
+            raise JournalRefused(
+                f"journal chmv: found schema version {max(applied)} but wanted at most {SCHEMA_VERSION}. A newer chmv has "
+                "written here and this one would misread it. Upgrade chmv on this machine."
+            )
+        for migration in pending_migrations(applied):
+            for sql in migration.render(self.cluster):
+                self.server.command(sql)
+            self.run(write_applied(migration, self.cluster))
+        self._ready = True
+
+    def _applied(self) -> set[int]:
+        statement = read_applied(self.cluster)
+        return {int(number) for (number,) in self.server.rows(statement.sql, {}, statement.settings)}
+
+    def _check_quorum(self) -> None:
+        if not self.cluster:
+            return
+        for table, total, active, quorum, readonly in self.server.rows(check_quorum()):
+            if not quorum or readonly:
+                raise JournalRefused(
+                    f"journal chmv.{table}: found {active} of {total} replicas alive{' and this one read-only' if readonly else ''} "
+                    "but wanted a majority. A watermark that a minority holds may be lost. Bring the replicas back, then run again."
+                )
+
+    def read_batch(self, source: QName, batch: str) -> BatchRecord | None:
+        """What the journal knows of a batch."""
+        self.prepare()
+        rows = self._rows(read_batch(source, batch, self.cluster))
+        return decode_batch(rows[0]) if rows else None
+
+    def read_batches(self, limit: int = 1000, status: BatchStatus | None = None) -> list[BatchRecord]:
+        """The newest batches; none if there is no journal yet. Creates nothing."""
+        return [decode_batch(row) for row in self._rows_if_any(read_batches(self.cluster, limit, status))]
+
+    def note_batch(
+        self,
+        source: QName,
+        batch: str,
+        status: BatchStatus,
+        *,
+        slices: Sequence[Slice] | None = None,
+        detail: str = "",
+    ) -> BatchRecord:
+        """Move a batch to a status, if nobody else moves it meanwhile; slices once given are kept."""
+        before = self.read_batch(source, batch)
+        if not may_follow(before.status if before else None, status):
+            raise JournalRefused(
+                f"batch {batch} of {source}: found it {before.status if before else 'unknown'} but wanted it {status}. "
+                "That would forget what has happened to its rows. `chmv batches` shows it; send new rows as a new batch."
+            )
+        kept = tuple(slices) if slices is not None else (before.slices if before else ())
+        record = BatchRecord(
+            batch=batch,
+            source=source,
+            status=status,
+            slices=tuple(sorted(kept)),
+            rows=sum(one.rows for one in kept),
+            detail=detail,
+            owner=self.owner,
+            version=self.versions.next(above=before.version if before else 0),
+        )
+        self.run(write_batch(record, self.cluster, follows=before.version if before else 0))
+        present = self.read_batch(source, batch)
+        if present != record:
+            raise JournalRefused(
+                f"batch {batch} of {source}: found it moved to {present.status if present else 'nothing'} by "
+                f"{present.owner if present else 'nobody'} but wanted it {status} by {self.owner}. Two drivers work on the same "
+                "batch and the other was first. Nothing is lost or doubled; run again to see where it stands."
+            )
+        return record
+
+    def read_watermarks(self, source: QName | None = None, target: QName | None = None) -> list[Watermark]:
+        """Present watermarks; none if there is no journal yet. Creates nothing."""
+        return [decode_watermark(row) for row in self._rows_if_any(read_watermarks(source, target, self.cluster))]
+
+    def move_watermarks(
+        self, source: QName, target: QName, changes: Mapping[Window, Decide], *, wait_seconds: float = 30.0
+    ) -> list[Watermark]:
+        """Apply one decision per window and write what has changed, in one insert; gives the new state of all of them."""
+        self.prepare()
+        with self.locks.hold(f"watermarks {source} {target}", self.owner, wait_seconds=wait_seconds) as held:
+            present = {mark.window_start: mark for mark in self.read_watermarks(source, target)}
+            moved: list[Watermark] = []
+            changed: list[Watermark] = []
+            for window, decide in changes.items():
+                before = present.get(window.start) or _opened(source, target, window)
+                after = decide(before, self.versions.next(above=before.version))
+                moved.append(after)
+                if after != before:
+                    changed.append(after)
+            self.locks.check(held)
+            if changed:
+                self.run(write_watermarks(changed, self.cluster))
+        return moved
+
+    def _rows(self, statement: Statement) -> list[tuple[object, ...]]:
+        return self.server.rows(statement.sql, statement.parameters, statement.settings)
+
+    def _rows_if_any(self, statement: Statement) -> list[tuple[object, ...]]:
+        try:
+            return self._rows(statement)
+        except ServerError as error:
+            if error.code in _MISSING:
+                return []
+            raise
+
+
+def _opened(source: QName, target: QName, window: Window) -> Watermark:
+    return Watermark(source_id=source, target_table=target, window_start=window.start, window_end=window.end)
