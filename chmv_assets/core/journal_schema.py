@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from chmv_assets.core.batches import Statement, render_create_batches
+from chmv_assets.core.manifest import render_create_landing_files, render_create_quarantine
 from chmv_assets.core.names import QName, quote_identifier
 from chmv_assets.core.own_tables import OWN_DATABASE, on_cluster, read_settings, render_own_table, write_settings
 from chmv_assets.core.watermarks import render_create_watermarks
@@ -29,6 +30,11 @@ class Migration:
 MIGRATIONS: tuple[Migration, ...] = (
     Migration(number=1, title="batches", render=lambda cluster: (render_create_batches(cluster),)),
     Migration(number=2, title="watermarks", render=lambda cluster: (render_create_watermarks(cluster),)),
+    Migration(
+        number=3,
+        title="landing files and quarantine",
+        render=lambda cluster: (render_create_landing_files(cluster), render_create_quarantine(cluster)),
+    ),
 )
 SCHEMA_VERSION = MIGRATIONS[-1].number
 

@@ -1,0 +1,79 @@
+"""The manifest of landing files and the quarantine, as tables and statements. Pure text; `resources.journal` runs it.
+
+Invariant: a content (checksum) of a source belongs to the batch that took it first; noting it again changes nothing.
+Quarantined rows are kept with file, reason and the row as it came; nothing ever deletes them but a person.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from chmv_assets.core.batches import Statement
+from chmv_assets.core.landing import Batch
+from chmv_assets.core.names import QName
+from chmv_assets.core.own_tables import OWN_DATABASE, on_cluster, read_settings, render_own_table, write_settings
+
+LANDING_FILES = QName(OWN_DATABASE, "landing_files")
+QUARANTINE = QName(OWN_DATABASE, "quarantine")
+QUARANTINE_COLUMNS = ("source", "batch_id", "file", "reason", "row")
+_TIME = "DateTime64(6, 'UTC')"
+
+
+def render_create_landing_files(cluster: str = "") -> str:
+    """One row per source and content; the lowest batch wins by carrying the highest version (see `note_files`)."""
+    columns = (
+        "source String", "checksum String", "path String", "bytes UInt64", "batch_id String", "version UInt64",
+        f"first_seen {_TIME} DEFAULT now64(6, 'UTC')",
+    )  # fmt: skip
+    return render_own_table(LANDING_FILES, columns, ("source", "checksum"), cluster)
+
+
+def render_create_quarantine(cluster: str = "") -> str:
+    """Bad rows as they came. Written through the same exactly-once path as the good ones."""
+    columns = (
+        "source LowCardinality(String), batch_id String, file String, reason String, row String CODEC(ZSTD(3)), "
+        f"quarantined_at {_TIME} DEFAULT now64(6, 'UTC')"
+    )
+    engine = (
+        f"ReplicatedMergeTree('/clickhouse/chmv/tables/{QUARANTINE.table}', '{{shard}}-{{replica}}')"
+        if cluster
+        else "MergeTree"
+    )
+    window = "" if cluster else " SETTINGS non_replicated_deduplication_window = 10000"
+    return (
+        f"CREATE TABLE IF NOT EXISTS {QUARANTINE.sql}{on_cluster(cluster)} ({columns}) ENGINE = {engine} "
+        f"PARTITION BY toYYYYMM(quarantined_at) ORDER BY (source, batch_id, file){window}"
+    )
+
+
+def note_files(source: QName, batch: Batch, version: int, cluster: str = "") -> Statement:
+    """Note that a batch has taken its files; `version` must be lower than that of any later note of the same content."""
+    sql = (
+        f"INSERT INTO {LANDING_FILES.sql} (source, checksum, path, bytes, batch_id, version) "
+        "SELECT {source:String}, file.1, file.2, file.3, {batch:String}, bitNot({version:UInt64}) "
+        "FROM (SELECT arrayJoin({files:Array(Tuple(String, String, UInt64))}) AS file)"
+    )
+    files = [(file.checksum, file.path, file.bytes) for file in batch.files]
+    values = {"source": str(source), "batch": batch.id, "version": version, "files": files}
+    return Statement(sql=sql, parameters=values, settings=write_settings(cluster))
+
+
+def read_taken(source: QName, cluster: str = "") -> Statement:
+    """Checksum, path and batch of every content that a source has taken."""
+    sql = f"SELECT checksum, path, batch_id FROM {LANDING_FILES.sql} FINAL WHERE source = {{source:String}}"
+    return Statement(sql=sql, parameters={"source": str(source)}, settings=read_settings(cluster))
+
+
+def taken_paths(rows: Sequence[Sequence[Any]]) -> Mapping[str, str]:
+    """Checksum → path, as `plan_batches` wants it."""
+    return {str(checksum): str(path) for checksum, path, _ in rows}
+
+
+def count_quarantined(source: QName, batch: str, cluster: str = "") -> Statement:
+    """Reasons of a batch's bad rows with their counts, most frequent first."""
+    sql = (
+        f"SELECT reason, count() AS rows FROM {QUARANTINE.sql} WHERE source = {{source:String}} AND batch_id = {{batch:String}} "
+        "GROUP BY reason ORDER BY rows DESC, reason"
+    )
+    return Statement(sql=sql, parameters={"source": str(source), "batch": batch}, settings=read_settings(cluster))
