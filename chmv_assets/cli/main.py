@@ -14,6 +14,7 @@ _COMMANDS = {
     "graph": "chmv_assets.cli.catalog:graph_command",
     "engine": "chmv_assets.cli.engine:engine_group",
     "demo": "chmv_assets.cli.demo:demo_command",
+    "ingest": "chmv_assets.cli.ingest:ingest_command",
     "watermarks": "chmv_assets.cli.journal:watermarks_command",
     "batches": "chmv_assets.cli.journal:batches_command",
 }

@@ -71,8 +71,13 @@ def plan_batches(
     files: Sequence[LandingFile],
     taken: Mapping[str, str],
     max_bytes: int = MAX_BATCH_BYTES,
+    shapes: Mapping[str, tuple[str, ...]] | None = None,
 ) -> LandingPlan:
-    """Group new files into batches, in order of their paths; `taken` maps checksums of earlier batches to their paths."""
+    """Group new files into batches, in order of their paths.
+
+    `taken` maps checksums of earlier batches to their paths; `shapes` maps paths to the columns that a file brings: files of
+    different shapes never share a batch, because one INSERT cannot give a column and leave it to its DEFAULT.
+    """
     fresh: dict[str, LandingFile] = {}
     duplicates: list[tuple[LandingFile, str]] = []
     known = 0
@@ -86,7 +91,10 @@ def plan_batches(
             duplicates.append((file, fresh[file.checksum].path))
         else:
             fresh[file.checksum] = file
-    groups = _grouped(list(fresh.values()), max_bytes)
+    by_shape: dict[tuple[str, ...], list[LandingFile]] = {}
+    for file in fresh.values():
+        by_shape.setdefault((shapes or {}).get(file.path, ()), []).append(file)
+    groups = [group for _, alike in sorted(by_shape.items()) for group in _grouped(alike, max_bytes)]
     batches = tuple(
         Batch(id=batch_id(source, [file.checksum for file in group]), files=tuple(group)) for group in groups
     )
@@ -136,6 +144,12 @@ def fit_columns(table: Object, found: Sequence[str], extra: ExtraColumns = "refu
         defaulted=tuple(column.name for column in missing),
         ignored=tuple(name for name in unknown if name not in names),
     )
+
+
+def shape_of(table: Object, found: Sequence[str]) -> tuple[str, ...]:
+    """Which columns a file gives that could not be filled with null instead; such files go into one INSERT together."""
+    plain = [c for c in table.columns if not (not c.default_kind and _fills_itself(c))]
+    return tuple(column.name for column in plain if column.name in found)
 
 
 def _computed(table: Object, found: Sequence[str]) -> list[str]:

@@ -17,6 +17,14 @@ def read_taken_files(journal: Journal, source: QName) -> Mapping[str, str]:
     return taken_paths(journal.server.rows(statement.sql, statement.parameters, statement.settings))
 
 
+def read_taken_batches(journal: Journal, source: QName) -> Mapping[str, tuple[str, str]]:
+    """Checksum → path and batch of every content that the source has taken."""
+    journal.prepare()
+    statement = read_taken(source, journal.cluster)
+    rows = journal.server.rows(statement.sql, statement.parameters, statement.settings)
+    return {str(checksum): (str(path), str(batch)) for checksum, path, batch in rows}
+
+
 def take_files(journal: Journal, source: QName, batch: Batch) -> None:
     """Note a batch's files before its first row is read; the first batch to take a content keeps it."""
     journal.prepare()

@@ -15,6 +15,7 @@ from chmv_assets.core.landing import (
     plan_batches,
     require_inside,
     require_tolerated,
+    shape_of,
 )
 from chmv_assets.core.model import Object
 from chmv_assets.core.names import QName
@@ -114,3 +115,14 @@ def test_bad_rows_are_tolerated_up_to_the_declared_rate(bad: int, rate: float, r
             require_tolerated(SOURCE, 100, bad, rate)
     else:
         require_tolerated(SOURCE, 100, bad, rate)
+
+
+def test_files_of_different_shapes_never_share_a_batch() -> None:
+    made = table("a UInt8, b UInt8 DEFAULT 7, c Nullable(Int8)")
+    assert shape_of(made, ["a"]) == shape_of(made, ["a", "c"]) == ("a",), (
+        "null fills a Nullable column as well as a file does"
+    )
+    assert shape_of(made, ["b", "a"]) == ("a", "b")
+    shapes = {"x": ("a",), "y": ("a", "b"), "z": ("a",)}
+    plan = plan_batches(SOURCE, [file("x"), file("y"), file("z")], {}, shapes=shapes)
+    assert [[f.path for f in batch.files] for batch in plan.batches] == [["x", "z"], ["y"]]

@@ -1,0 +1,127 @@
+"""`chmv ingest`: load landing files into a source, exactly once, and say row by row what became of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from chmv_assets.cli.catalog import ddl_folder, ddl_option
+from chmv_assets.cli.output import console, print_json, table, told
+from chmv_assets.core.landing import LandingRefused
+from chmv_assets.core.model import Object
+from chmv_assets.core.settings import Landing
+from chmv_assets.pipeline import Pipeline, load_pipeline
+
+if TYPE_CHECKING:
+    from chmv_assets.ingest import IngestReport
+
+
+@click.command("ingest")
+@click.argument("source", metavar="SOURCE")
+@click.argument("path", required=False, metavar="[PATH]")
+@ddl_option
+@click.option(
+    "--format", "form", type=click.Choice(["parquet", "jsonl", "csv"]), help="Format of the files, over chmv.yaml."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+@told
+def ingest_command(source: str, path: str | None, ddl: Path | None, form: str | None, as_json: bool) -> None:
+    """Load new landing files into SOURCE, exactly once however often it is called.
+
+    PATH is a folder or an object-store URL; without it the `landing` of SOURCE in chmv.yaml counts. Known and duplicate files are
+    passed over by their content, bad rows go to chmv.quarantine with the reason, late rows are counted. What a crashed ingest
+    left behind is finished first. Exit code 1 if nothing could be loaded as declared.
+
+    \b
+    Example:
+      chmv ingest shop.events
+      chmv ingest shop.events ./landing/events --format jsonl --json
+    """
+    pipeline = load_pipeline(ddl_folder(ddl)).require_sound()
+    node = pipeline.catalog.get(source)
+    landing = _landing(pipeline, node, path, form)
+    report = _run(pipeline, node, landing)
+    if as_json:
+        print_json(_document(report))
+    else:
+        _print(report, node)
+
+
+def _landing(pipeline: Pipeline, node: Object, path: str | None, form: str | None) -> Landing:
+    """The declared landing, with what the command line says instead."""
+    declared = pipeline.settings.policy(node.name).landing
+    if declared is None and path is None:
+        raise LandingRefused(
+            f"source {node.name}: found no landing in chmv.yaml and no PATH but wanted one. There is nothing to read. "
+            f"Declare `landing: {{path: …, format: …}}` for it, or call `chmv ingest {node.name} PATH`."
+        )
+    landing = declared or Landing(path=path or "")
+    landing = replace(landing, path=path or landing.path)
+    return replace(landing, format=form) if form else landing  # type: ignore[arg-type]
+
+
+def _run(pipeline: Pipeline, node: Object, landing: Landing) -> IngestReport:
+    from chmv_assets.ingest import Ingester
+    from resources.clickhouse import Server, endpoint_from_environment
+    from resources.journal import Journal
+    from resources.spark_session import LazySession, options_from_environment
+
+    session = LazySession(options_from_environment())
+    try:
+        with Server(endpoint_from_environment()) as server:
+            ingester = Ingester(
+                pipeline=pipeline,
+                source=node,
+                landing=landing,
+                journal=Journal(server),
+                spark=session.session,
+                now=lambda: datetime.now(timezone.utc),
+                log=lambda line: click.echo(line, err=True),
+            )
+            root = landing.path if "://" in landing.path else str(Path(landing.path).absolute())
+            return ingester.run(root)
+    finally:
+        session.stop()
+
+
+def _document(report: IngestReport) -> dict[str, object]:
+    summary = report.summary
+    return {
+        "files": {"loaded": summary.files, "known": summary.files_known, "duplicate": summary.files_duplicate,
+                  "unreadable": [{"file": file, "why": why} for file, why in report.unreadable]},
+        "rows": {"read": summary.rows_read, "on_time": summary.rows_on_time, "late": summary.rows_late,
+                 "quarantined": summary.rows_quarantined},
+        "reasons": dict(report.reasons),
+        "batches": list(report.batches),
+        "resumed": list(report.resumed),
+        "seconds": round(report.seconds, 3),
+    }  # fmt: skip
+
+
+def _print(report: IngestReport, node: Object) -> None:
+    out = console()
+    summary = report.summary
+    rows = [
+        ("loaded on time", summary.rows_on_time),
+        ("loaded late", summary.rows_late),
+        *((f"quarantined: {reason}", count) for reason, count in report.reasons.items()),
+        ("sum = read from files", summary.rows_read),
+    ]
+    out.print(table(f"{node.name}: {summary.files} new files", ("rows", "count"), rows))
+    files = [
+        f"{summary.files_known} known",
+        f"{summary.files_duplicate} duplicate",
+        f"{len(report.unreadable)} unreadable",
+    ]
+    out.print(
+        f"Other files: {', '.join(files)}. Batches: {len(report.batches)} new, {len(report.resumed)} resumed.",
+        highlight=False,
+    )
+    for _, why in report.unreadable:
+        out.print(why, style="yellow", highlight=False, markup=False)
+    if not summary.files:
+        out.print("Nothing new to load.", style="dim")

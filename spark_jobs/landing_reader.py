@@ -1,0 +1,128 @@
+"""Landing files → one DataFrame in which every row is either typed or has a reason why not.
+
+JSON lines and CSV are read as text values and cast here, so that a bad value costs its row, not the file; Parquet has types
+and is checked for range and null only. Nothing is dropped: good and bad rows together are the rows of the files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
+from pyspark.sql import types as T  # noqa: N812
+
+REASON = "_chmv_reason"
+RAW = "_chmv_row"
+FILE = "_chmv_file"
+_CORRUPT = "_chmv_corrupt"
+_INTEGERS = {
+    "Int8": (-(2**7), 2**7 - 1), "Int16": (-(2**15), 2**15 - 1), "Int32": (-(2**31), 2**31 - 1),
+    "Int64": (-(2**63), 2**63 - 1), "UInt8": (0, 2**8 - 1), "UInt16": (0, 2**16 - 1), "UInt32": (0, 2**32 - 1),
+    "UInt64": (0, 2**64 - 1),
+}  # fmt: skip
+_WRAPPER = re.compile(r"^(?:Nullable|LowCardinality)\((.*)\)$", re.DOTALL)
+_ENUM_NAME = re.compile(r"'((?:[^'\\]|\\.|'')*)'\s*=")
+
+
+@dataclass(frozen=True, slots=True)
+class LandingColumn:
+    """A column to load: its name, its ClickHouse type, and the Spark type that carries it."""
+
+    name: str
+    clickhouse_type: str
+    spark_type: T.DataType
+
+    @property
+    def nullable(self) -> bool:
+        return self.clickhouse_type.startswith(("Nullable(", "LowCardinality(Nullable("))
+
+    @property
+    def bare_type(self) -> str:
+        """The type without Nullable and LowCardinality."""
+        kind = self.clickhouse_type
+        while match := _WRAPPER.match(kind):
+            kind = match.group(1)
+        return kind
+
+
+def read_landing(
+    spark: SparkSession, paths: Sequence[str], file_format: str, found: Sequence[str], columns: Sequence[LandingColumn]
+) -> DataFrame:
+    """Read files that have the columns `found`, in that order, into the columns to load.
+
+    Gives these plus the reason (null for a good row), the raw row and its file.
+    """
+    if file_format == "parquet":
+        frame = spark.read.parquet(*paths)
+        raw = F.to_json(F.struct(*(F.col(_quoted(name)) for name in frame.columns)))
+        given = {field.name: field.dataType for field in frame.schema.fields}
+        typed = [(c, F.col(_quoted(c.name)), _cast(c, given[c.name])) for c in columns]
+        return _judged(frame, typed, raw, F.lit(None).cast("string"))
+    by_name = {column.name: column for column in columns}
+    fields = [T.StructField(name, _text_type(by_name.get(name)), True) for name in found]
+    schema = T.StructType([*fields, T.StructField(_CORRUPT, T.StringType(), True)])
+    reader = spark.read.schema(schema).option("mode", "PERMISSIVE").option("columnNameOfCorruptRecord", _CORRUPT)
+    if file_format == "jsonl":
+        frame = reader.json(list(paths))
+    else:
+        frame = reader.option("header", True).option("enforceSchema", False).csv(list(paths))
+    raw = F.coalesce(F.col(_CORRUPT), F.to_json(F.struct(*(F.col(_quoted(name)) for name in found))))
+    return _judged(
+        frame,
+        [(c, F.col(_quoted(c.name)), _cast(c, _text_type(c))) for c in columns],
+        raw,
+        F.when(F.col(_CORRUPT).isNotNull(), F.lit("not a readable record")),
+    )
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _text_type(column: LandingColumn | None) -> T.DataType:
+    """How a value is read before it is cast: as text, except lists, maps and tuples, which JSON spells itself."""
+    nested = (T.ArrayType, T.MapType, T.StructType)
+    return column.spark_type if column is not None and isinstance(column.spark_type, nested) else T.StringType()
+
+
+def _cast(column: LandingColumn, given: T.DataType) -> Column:
+    """The value in its type, or null where it has none; `cast` would fail the whole job."""
+    if given == column.spark_type:
+        return F.col(_quoted(column.name))
+    return F.expr(f"try_cast({_quoted(column.name)} AS {column.spark_type.simpleString()})")
+
+
+def _judged(
+    frame: DataFrame, typed: Sequence[tuple[LandingColumn, Column, Column]], raw: Column, corrupt: Column
+) -> DataFrame:
+    reasons = [corrupt]
+    for column, given, value in typed:
+        reasons += _reasons(column, given, value)
+    first_reason = F.coalesce(*reasons)
+    chosen = [value.alias(column.name) for column, _, value in typed]
+    return frame.select(*chosen, first_reason.alias(REASON), raw.alias(RAW), F.input_file_name().alias(FILE))
+
+
+def _reasons(column: LandingColumn, given: Column, value: Column) -> list[Column]:
+    found = [
+        F.when(given.isNotNull() & value.isNull(), F.lit(f"{column.name}: not a {column.clickhouse_type}")),
+    ]
+    if not column.nullable:
+        found.append(F.when(given.isNull(), F.lit(f"{column.name}: null, but it is not Nullable")))
+    if column.bare_type in _INTEGERS:
+        low, high = _INTEGERS[column.bare_type]
+        wide = value.cast("decimal(38,0)")
+        out = (wide < F.lit(Decimal(low))) | (wide > F.lit(Decimal(high)))  # a UInt64's bound is no Java long
+        found.append(F.when(out, F.lit(f"{column.name}: out of range for {column.bare_type}")))
+    if column.bare_type.startswith("Enum"):
+        names = [name.replace("\\'", "'").replace("''", "'") for name in _ENUM_NAME.findall(column.bare_type)]
+        found.append(F.when(~value.isin(names), F.lit(f"{column.name}: not a name of its Enum")))
+    if match := re.match(r"FixedString\((\d+)\)", column.bare_type):
+        found.append(
+            F.when(F.octet_length(value) > int(match.group(1)), F.lit(f"{column.name}: longer than {column.bare_type}"))
+        )
+    return found
