@@ -43,6 +43,7 @@ from spark_jobs.landing_reader import FILE, RAW, REASON, LandingColumn, read_lan
 from spark_jobs.types import map_type
 
 _ARROW_ROWS = "100000"  # Spark hands rows to Python in pieces of this size; its default of 10,000 costs a third more
+_ALL_BATCHES = 1_000_000
 Columns = Mapping[str, tuple[str, ...]]  # path → columns of that file
 
 
@@ -118,11 +119,14 @@ class Ingester:
 
     def _resume(self) -> tuple[str, ...]:
         """Commit batches whose rows are staged: their driver died before it could."""
-        staged = [r for r in self.journal.read_batches(100_000, "staged") if r.source == self.source.name]
+        staged = [record for record in self._batches() if record.status == "staged"]
         for record in staged:
             self.log(f"{self.source.name}: finishing batch {record.batch} of {record.owner}, {record.rows} rows")
             self._commit(record)
         return tuple(record.batch for record in staged)
+
+    def _batches(self) -> list[BatchRecord]:
+        return [record for record in self.journal.read_batches(_ALL_BATCHES) if record.source == self.source.name]
 
     def _columns_of(self, root: str, files: Sequence[LandingFile]) -> tuple[Columns, tuple[tuple[str, str], ...]]:
         columns: dict[str, tuple[str, ...]] = {}
@@ -138,10 +142,10 @@ class Ingester:
         """Batches that were taken but never staged come again under their old ids, then what is new."""
         taken = read_taken_batches(self.journal, self.source.name)
         by_checksum = {file.checksum: file for file in reversed(files)}
+        done = {r.batch for r in self._batches() if r.status in ("staged", "committed")}
         open_batches: dict[str, list[LandingFile]] = {}
         for checksum, (_, batch) in taken.items():
-            record = self.journal.read_batch(self.source.name, batch)
-            if (record is None or record.status in ("planned", "failed")) and checksum in by_checksum:
+            if batch not in done and checksum in by_checksum:
                 open_batches.setdefault(batch, []).append(by_checksum[checksum])
         again = {file.path for group in open_batches.values() for file in group}
         paths = {checksum: path for checksum, (path, _) in taken.items()}
