@@ -1,9 +1,12 @@
 """Asset checks that cost next to nothing: one step each for every 250 objects, a constant number of queries per step.
 
-A check's name is a statement that is true when green. Checks look; they never repair.
+A check's name is a statement that is true when green. Checks look; they never repair. Each is a description and a judge; how
+they become steps is the same for all. (No postponed annotations here: Dagster reads those of the ops.)
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import dagster as dg
 
@@ -13,24 +16,47 @@ from chmv_assets.core.errors import ChmvError
 from chmv_assets.core.names import QName
 from chmv_assets.pipeline import Pipeline
 from chmv_assets.translator import AssetTranslator
+from resources.clickhouse import Server
 from resources.clickhouse_resource import ClickHouseResource
-from resources.introspect import fetch_objects
+from resources.introspect import LiveObject, fetch_objects
 
 HOOKED = "view_is_hooked"
 EQUAL = "live_ddl_equals_declared"
 _OBJECTS_PER_STEP = 250  # Dagster loads a step in time quadratic in its checks: 0.7 s per job for 2,000 of them
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """What a check found out about one object."""
+
+    passed: bool
+    description: str
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR
+
+
+Judge = Callable[[Pipeline, Server, Sequence[LiveObject], Sequence[QName]], Mapping[QName, Judgement]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Check:
+    name: str
+    description: str
+    judge: Judge  # the objects of the server, and which of them to judge
+
+
 def build_asset_checks(pipeline: Pipeline, translator: AssetTranslator | None = None) -> list[dg.AssetChecksDefinition]:
     """The checks of a pipeline."""
     translator = translator or AssetTranslator()
-    catalog = pipeline.catalog
-    views = [name for name, made in catalog.objects.items() if made.kind == "materialized_view"]
-    declared = [name for name, made in catalog.objects.items() if made.sql and made.kind != "inner_table"]
+    objects = pipeline.catalog.objects.items()
+    views = [name for name, made in objects if made.kind == "materialized_view"]
+    declared = [name for name, made in objects if made.sql and made.kind != "inner_table"]
     with collector_paused():
-        hooked = [_hooked_check(pipeline, some, translator, name) for name, some in _steps(HOOKED, views)]
-        equal = [_equal_check(pipeline, some, translator, name) for name, some in _steps(EQUAL, declared)]
-    return hooked + equal
+        return [
+            _build_step(check, step, pipeline, some, translator)
+            for check, names in ((_HOOKED, views), (_EQUAL, declared))
+            for step, some in _steps(check.name, names)
+        ]
 
 
 def _steps(check: str, names: Sequence[QName]) -> Iterator[tuple[str, Sequence[QName]]]:
@@ -39,15 +65,43 @@ def _steps(check: str, names: Sequence[QName]) -> Iterator[tuple[str, Sequence[Q
         yield check if number == 1 else f"{check}_{number}", names[first : first + _OBJECTS_PER_STEP]
 
 
-def _checks_step(
-    step: str, specs: Sequence[dg.AssetCheckSpec], check: Callable[..., Iterator[dg.AssetCheckResult]]
+def _build_step(
+    check: _Check, step: str, pipeline: Pipeline, names: Sequence[QName], translator: AssetTranslator
+) -> dg.AssetChecksDefinition:
+    """One check of some objects, as one op."""
+    keys = {name: translator.get_asset_key(name) for name in names}
+
+    def run(context: dg.AssetCheckExecutionContext, clickhouse: ClickHouseResource) -> Iterator[dg.AssetCheckResult]:
+        wanted = {key.asset_key for key in context.selected_asset_check_keys}
+        selected = [name for name, key in keys.items() if key in wanted]
+        try:
+            with clickhouse.connect(run_id=context.run.run_id, check=check.name) as server:
+                found = check.judge(pipeline, server, fetch_objects(server), selected)
+        except ChmvError as error:
+            raise dg.Failure(description=str(error)) from error
+        for name in selected:
+            yield dg.AssetCheckResult(
+                passed=found[name].passed,
+                asset_key=keys[name],
+                check_name=check.name,
+                severity=found[name].severity,
+                description=found[name].description,
+                metadata=found[name].metadata,
+            )
+
+    specs = [dg.AssetCheckSpec(check.name, asset=key, description=check.description) for key in keys.values()]
+    return _checks_definition(step, specs, run)
+
+
+def _checks_definition(
+    step: str, specs: Sequence[dg.AssetCheckSpec], run: Callable[..., Iterator[dg.AssetCheckResult]]
 ) -> dg.AssetChecksDefinition:
     """One op for many checks; by hand, because the decorator derives names from keys, and a table may be called anything."""
     op = dg.op(
         name=step,
         ins={f"asset_{at}": dg.In(dg.Nothing) for at in range(len(specs))},
         out={f"check_{at}": dg.Out(is_required=False) for at in range(len(specs))},
-    )(check)
+    )(run)
     made: dg.AssetChecksDefinition = dg.AssetChecksDefinition.create(
         node_def=op,
         keys_by_input_name={f"asset_{at}": spec.asset_key for at, spec in enumerate(specs)},
@@ -57,94 +111,53 @@ def _checks_step(
     return made
 
 
-def _selected(
-    context: dg.AssetCheckExecutionContext, names: Sequence[QName], translator: AssetTranslator
-) -> list[tuple[QName, dg.AssetKey]]:
-    wanted = {key.asset_key for key in context.selected_asset_check_keys}
-    pairs = ((name, translator.get_asset_key(name)) for name in names)
-    return [(name, key) for name, key in pairs if key in wanted]
+def _judge_hooks(
+    pipeline: Pipeline, _: Server, objects: Sequence[LiveObject], names: Sequence[QName]
+) -> Mapping[QName, Judgement]:
+    from chmv_assets.live import find_disagreements  # brings sqlglot; loading the location does without
+
+    there = {live.name for live in objects}
+    wrong: dict[QName, list[str]] = {}
+    for disagreement in find_disagreements(pipeline.catalog, objects):
+        wrong.setdefault(disagreement.edge.dest, []).append(str(disagreement))
+    problems = {n: wrong.get(n, []) if n in there else [f"{n} is not on the server"] for n in names}
+    return {name: _hook_judgement(problems[name], str(pipeline.catalog.trigger_of(name))) for name in names}
 
 
-def _hooked_check(
-    pipeline: Pipeline, views: Sequence[QName], translator: AssetTranslator, step: str
-) -> dg.AssetChecksDefinition:
-    specs = [
-        dg.AssetCheckSpec(
-            HOOKED,
-            asset=translator.get_asset_key(name),
-            description="The server fires this view on inserts into the table that the DDL says, and no other.",
-        )
-        for name in views
-    ]
-
-    def check(context: dg.AssetCheckExecutionContext, clickhouse: ClickHouseResource) -> Iterator[dg.AssetCheckResult]:
-        from chmv_assets.live import find_disagreements  # brings sqlglot; loading the location does without
-
-        try:
-            with clickhouse.connect(run_id=context.run.run_id, check=HOOKED) as server:
-                objects = fetch_objects(server)
-        except ChmvError as error:
-            raise dg.Failure(description=str(error)) from error
-        there = {live.name for live in objects}
-        wrong: dict[QName, list[str]] = {}
-        for disagreement in find_disagreements(pipeline.catalog, objects):
-            wrong.setdefault(disagreement.edge.dest, []).append(str(disagreement))
-        for name, key in _selected(context, views, translator):
-            problems = [f"{name} is not on the server"] if name not in there else wrong.get(name, [])
-            yield dg.AssetCheckResult(
-                passed=not problems,
-                asset_key=key,
-                check_name=HOOKED,
-                description="; ".join(problems) or "hooked as declared",
-                metadata={
-                    "trigger": str(pipeline.catalog.trigger_of(name)),
-                    **({"problems": problems} if problems else {}),
-                },
-            )
-
-    return _checks_step(step, specs, check)
+def _hook_judgement(problems: Sequence[str], trigger: str) -> Judgement:
+    return Judgement(
+        passed=not problems,
+        description="; ".join(problems) or "hooked as declared",
+        metadata={"trigger": trigger, **({"problems": list(problems)} if problems else {})},
+    )
 
 
-def _equal_check(
-    pipeline: Pipeline, names: Sequence[QName], translator: AssetTranslator, step: str
-) -> dg.AssetChecksDefinition:
-    specs = [
-        dg.AssetCheckSpec(
-            EQUAL,
-            asset=translator.get_asset_key(name),
-            description="What runs on the server is what the DDL folder declares.",
-        )
-        for name in names
-    ]
+def _judge_ddl(
+    pipeline: Pipeline, server: Server, objects: Sequence[LiveObject], names: Sequence[QName]
+) -> Mapping[QName, Judgement]:
+    from chmv_assets.live import compare_with_live  # as above
 
-    def check(context: dg.AssetCheckExecutionContext, clickhouse: ClickHouseResource) -> Iterator[dg.AssetCheckResult]:
-        from chmv_assets.live import compare_with_live
-
-        selected = _selected(context, names, translator)
-        try:
-            with clickhouse.connect(run_id=context.run.run_id, check=EQUAL) as server:
-                objects = fetch_objects(server)
-                verdicts = compare_with_live(pipeline.catalog, objects, server, [name for name, _ in selected])
-        except ChmvError as error:
-            raise dg.Failure(description=str(error)) from error
-        for name, key in selected:
-            yield _equal_result(key, verdicts[name])
-
-    return _checks_step(step, specs, check)
+    verdicts = compare_with_live(pipeline.catalog, objects, server, names)
+    return {name: _ddl_judgement(verdicts[name]) for name in names}
 
 
-def _equal_result(key: dg.AssetKey, verdict: Comparison) -> dg.AssetCheckResult:
+def _ddl_judgement(verdict: Comparison) -> Judgement:
     rows = [
         dg.TableRecord({"property": d.what, "declared": d.declared[:500], "live": d.live[:500]})
         for d in verdict.differences
     ]
-    metadata = {"state": verdict.state, **({"differences": dg.MetadataValue.table(rows)} if rows else {})}
     unsure = verdict.state == "cannot tell"
-    return dg.AssetCheckResult(
+    return Judgement(
         passed=verdict.state == "equal",
-        asset_key=key,
-        check_name=EQUAL,
-        severity=dg.AssetCheckSeverity.WARN if unsure else dg.AssetCheckSeverity.ERROR,
         description="; ".join(str(d)[:300] for d in verdict.differences) or verdict.state,
-        metadata=metadata,
+        metadata={"state": verdict.state, **({"differences": dg.MetadataValue.table(rows)} if rows else {})},
+        severity=dg.AssetCheckSeverity.WARN if unsure else dg.AssetCheckSeverity.ERROR,
     )
+
+
+_HOOKED = _Check(
+    name=HOOKED,
+    description="The server fires this view on inserts into the table that the DDL says, and no other.",
+    judge=_judge_hooks,
+)
+_EQUAL = _Check(name=EQUAL, description="What runs on the server is what the DDL folder declares.", judge=_judge_ddl)

@@ -17,7 +17,8 @@ from chmv_assets.collector import collector_paused
 from chmv_assets.core.model import VIEW_KINDS, Edge, Object, ViewFacts
 from chmv_assets.core.names import QName
 from chmv_assets.core.settings import ObjectPolicy
-from chmv_assets.materialize import compute_of
+from chmv_assets.ingest_asset import INGEST_POOL
+from chmv_assets.materialize import compute_of, has_landing
 from chmv_assets.partitions import backfill_policy, partitions_definition
 from chmv_assets.pipeline import Pipeline
 from chmv_assets.translator import AssetTranslator, NodeProps, Upstream
@@ -147,8 +148,10 @@ def hash_text(text: str) -> int:
 
 
 def _pool(props: NodeProps) -> str | None:
-    """Writers of one target stand in one queue."""
+    """Writers of one target stand in one queue, ingests in another."""
     owner = props.node.target if props.node.kind in VIEW_KINDS else props.node.name
+    if has_landing(props):
+        return INGEST_POOL
     if owner is None or props.role == "source":
         return None
     return "chmv_" + re.sub(r"[^A-Za-z0-9_]", "_", f"{owner.database}_{owner.table}")

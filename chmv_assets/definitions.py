@@ -1,6 +1,6 @@
 """The code location: the only place where Definitions is put together. Lists, no logic.
 
-The environment is read here, once: CHMV_DDL_DIR (default: the demo). Loading parses nothing that has been parsed before and
+The environment is read here, once: CHMV_DDL_DIR (default: the demo), CHMV_START and CHMV_SENSORS. Loading parses nothing that has been parsed before and
 asks no server, except once for the first partition when the settings declare no start.
 """
 
@@ -14,21 +14,26 @@ import dagster as dg
 
 from chmv_assets.asset_checks import build_asset_checks
 from chmv_assets.assets import build_assets
+from chmv_assets.ingest_job import build_ingest_job
 from chmv_assets.jobs import checks_job
 from chmv_assets.pipeline import DEMO_DDL, Pipeline, load_pipeline
 from chmv_assets.start import probe_server, resolve_start, start_from_environment, with_start
 from resources.clickhouse_resource import ClickHouseResource
+from resources.spark import SparkResource
+from sensors import build_sensors, sensors_on
 
 
 def build_definitions(pipeline: Pipeline) -> dg.Definitions:
     """Everything that Dagster shows of one pipeline."""
     pipeline.require_sound()
     start = resolve_start(pipeline, probe_server, datetime.now(timezone.utc).date())
+    built = build_assets(pipeline, start)
     return dg.Definitions(
-        assets=build_assets(pipeline, start).assets,
+        assets=built.assets,
         asset_checks=build_asset_checks(pipeline),
-        jobs=[checks_job],
-        resources={"clickhouse": ClickHouseResource()},
+        jobs=[checks_job, build_ingest_job(pipeline, built.props)],
+        sensors=build_sensors(pipeline, running=sensors_on(os.environ)),
+        resources={"clickhouse": ClickHouseResource(), "spark": SparkResource()},
         executor=dg.in_process_executor,
     )
 

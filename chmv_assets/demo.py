@@ -1,4 +1,4 @@
-"""The demo, step by step: engine, DDL, data, a first rebuild and checks, and what ClickHouse wrote told to Dagster.
+"""The demo, step by step: engine, DDL, data, landing files, a first rebuild and checks, and what ClickHouse wrote told to Dagster.
 
 Each step can be run again and does only what is missing. The state lives in one folder; nothing outside it is touched. The
 command line around it is `cli.demo`.
@@ -7,27 +7,35 @@ command line around it is `cli.demo`.
 from __future__ import annotations
 
 import json
+import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import dagster as dg
 
+from chmv_assets.core.errors import EngineError
 from chmv_assets.core.names import QName
 from chmv_assets.core.statements import SourceFile, split_statements
+from chmv_assets.jobs import INGEST_JOB, ingest_run_config
 from chmv_assets.pipeline import DEMO_DDL, Pipeline, load_pipeline
 from chmv_assets.report import report_live_partitions
 from chmv_assets.start import with_start
 from chmv_assets.translator import AssetTranslator
 from resources.clickhouse import Server
-from resources.demo_data import load_demo
+from resources.demo_data import FactTable, load_demo
 from resources.executor import Executor
+from resources.landing_root import resolve_root
 
 Progress = Callable[[int, int], None]
 REBUILT_TARGET = QName("shop", "revenue_daily")
 REFRESHED = (QName("shop", "customer_value_mv"), QName("shop", "customer_value"))  # it first ran before there was data
+LANDED: tuple[FactTable, ...] = ("events", "order_changes", "payments")  # in all three formats
 SEED = 7
+_ROWS = ("on_time", "late", "quarantined")
 _QUIET = {"loggers": {"console": {"config": {"log_level": "ERROR"}}}}  # the run's log is in the UI
 
 
@@ -91,6 +99,50 @@ def load_data(server: Server, window: DemoWindow, progress: Progress | None = No
         server.driver, rows=window.rows, seed=window.seed, start=window.start, end=window.end, progress=progress
     )
     return summary.rows
+
+
+def fail_orphans(instance: dg.DagsterInstance) -> int:
+    """End runs that an earlier demo took down with it: Dagster would call them started for ever. Its daemon tries them again."""
+    going = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
+    orphans = instance.get_runs(dg.RunsFilter(statuses=going))
+    for run in orphans:
+        instance.report_run_failed(run, "The demo was stopped while this ran.")
+    return len(orphans)
+
+
+def write_landing(server: Server, window: DemoWindow) -> int:
+    """Let files land for three sources, below CHMV_LANDING_ROOT; gives how many are new."""
+    from resources.demo_landing import landing_load, write_landing
+
+    pipeline = demo_pipeline(window)
+    roots = {}
+    for table in LANDED:
+        landing = pipeline.settings.policy(QName("shop", table)).landing
+        assert landing is not None, "the demo's settings declare it"
+        roots[table] = Path(resolve_root(landing.path, pipeline.ddl_dir, os.environ))
+    load = landing_load(rows=window.rows, seed=window.seed, start=window.start, end=window.end)
+    return write_landing(server.driver, load, roots)
+
+
+def ingest_landing(instance: dg.DagsterInstance, window: DemoWindow, *, new_files: int) -> Mapping[str, int]:
+    """Ingest what has landed, as the sensor would, with one Spark session for all; gives rows by what became of them."""
+    from chmv_assets.definitions import build_definitions
+    from resources.spark_session import open_session
+
+    job = build_definitions(demo_pipeline(window)).resolve_job_def(INGEST_JOB)
+    total: Counter[str] = Counter(dict.fromkeys(_ROWS, 0))
+    with open_session() if new_files else nullcontext():
+        for table in LANDED:
+            config = {**ingest_run_config(f"shop.{table}"), **_QUIET}
+            done = job.execute_in_process(instance=instance, run_config=config, raise_on_error=False)
+            if not done.success:
+                raise EngineError(
+                    f"demo: shop.{table} could not be ingested. The log of its run is in the Dagster UI. Run with --fresh to start over."
+                )
+            for event in done.filter_events(lambda event: event.is_successful_output):
+                numbers = event.step_output_data.metadata
+                total.update({name: int(str(numbers[f"chmv/rows_{name}"].value)) for name in _ROWS})
+    return {name.replace("_", " "): rows for name, rows in total.items()}
 
 
 def tell_dagster(

@@ -1,72 +1,76 @@
 """Ingest: landing files → rows of a source, exactly once, with late and bad rows counted.
 
-The order makes it exact: files are taken in the manifest before they are read; bad rows go to quarantine as a batch of their own;
-good rows are staged by Spark with their winners written down; the sum is checked; only then is the batch committed and do
-watermarks move. A crash anywhere is finished by the next ingest. The pure rules live in `core.landing`.
+The order makes it exact: files are taken in the manifest before they are read; every row is judged and the bad ones quarantined;
+what will be inserted is written down in the journal; only then do rows reach the source, under fixed tokens; watermarks move when
+all are in, and last of all the batch is marked. A crash anywhere is finished by the next ingest. Parquet goes directly
+(`direct_load`), the rest through staging (`staged_load`); the pure rules are in `core.landing` and `core.chunks`.
 """
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
+from pyspark.sql import SparkSession
 
 from chmv_assets.core.batches import BatchRecord
+from chmv_assets.core.chunks import is_direct
+from chmv_assets.core.errors import IngestPaused, WriteRefused
 from chmv_assets.core.landing import (
     Batch,
     IngestSummary,
     LandingFile,
+    LandingPlan,
     LandingRefused,
-    fit_columns,
     plan_batches,
-    require_tolerated,
     shape_of,
 )
-from chmv_assets.core.manifest import QUARANTINE
+from chmv_assets.core.manifest import TakenFile
 from chmv_assets.core.model import Object
-from chmv_assets.core.names import QName
+from chmv_assets.core.pressure import Pace, PaceLimits, adapt_pace, first_pace
 from chmv_assets.core.settings import Landing
+from chmv_assets.core.windows import Window
+from chmv_assets.direct_load import (
+    can_go_direct,
+    commit_direct,
+    plan_direct,
+    read_footers,
+    resume_direct,
+    survey_batch,
+)
+from chmv_assets.landing_windows import files_in_window
+from chmv_assets.load import Columns, LoadSite, Ready, Taken
 from chmv_assets.pipeline import Pipeline
-from chmv_assets.watermark_moves import HourCount, count_hours, move_watermarks
+from chmv_assets.staged_load import commit_staged, resume_staged, stage_batch
+from chmv_assets.watermark_moves import HourCount, move_watermarks, reached_targets
 from resources.capabilities import probe_capability
 from resources.journal import Journal
-from resources.journal.manifest import read_quarantined, read_taken_batches, take_files
-from resources.journal.recovery import finish_batch
-from resources.landing import count_records, found_columns, list_files
-from spark_jobs.clickhouse_source import ClickHouseDataSource
-from spark_jobs.landing_reader import FILE, RAW, REASON, LandingColumn, read_landing
-from spark_jobs.types import map_type
+from resources.journal.manifest import hold_landing, read_taken_files, take_files
+from resources.journal.recovery import drop_leftovers
+from resources.landing import found_columns, list_files
+from resources.pressure import read_pressure
 
-_ARROW_ROWS = "100000"  # Spark hands rows to Python in pieces of this size; its default of 10,000 costs a third more
 _ALL_BATCHES = 1_000_000
-Columns = Mapping[str, tuple[str, ...]]  # path → columns of that file
+PACE_LIMITS = PaceLimits(normal_rows=500_000, max_parallelism=8)
+_POLL_SECONDS = 5.0
+_POLLS = 120  # ten minutes of a server that refuses inserts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestReport:
-    """One ingest, told in numbers."""
+    """One ingest, told in numbers; what it finished for an earlier one counts too."""
 
     summary: IngestSummary
     batches: tuple[str, ...]
-    resumed: tuple[str, ...]  # batches of an earlier ingest that were staged and are committed now
+    resumed: tuple[str, ...]  # batches that an earlier ingest had begun to commit
+    unfinished: tuple[tuple[str, str], ...]  # batches that could not be finished, and why
     unreadable: tuple[tuple[str, str], ...]  # file and why
     reasons: Mapping[str, int]  # why rows were quarantined
     hours: tuple[HourCount, ...]  # what each hour of event time received
     seconds: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Loaded:
-    rows_read: int
-    rows_quarantined: int
-    reasons: Mapping[str, int]
-    hours: tuple[HourCount, ...]
-    rows: int
 
 
 @dataclass
@@ -78,147 +82,196 @@ class Ingester:
     landing: Landing
     journal: Journal
     spark: Callable[[], SparkSession]
-    now: Callable[[], datetime]
     log: Callable[[str], None] = field(default=lambda _line: None)
     clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    _pace: Pace = field(default_factory=lambda: first_pace(PACE_LIMITS))
 
-    def run(self, root: str) -> IngestReport:
-        """Finish what an earlier ingest left, then load every new file below the root."""
+    def run(self, root: str, window: Window | None = None) -> IngestReport:
+        """Finish what an earlier ingest left, then load every new file below the root (that has rows in the window)."""
         started = self.clock()
         probe_capability(self.journal.server, self.source.name).require()
-        resumed = self._resume()
+        site = self._site(root)
+        drop_leftovers(self.journal, self.source.name)
         files = list_files(root, self.landing.format)
-        columns, unreadable = self._columns_of(root, files)
-        for found in columns.values():
-            fit_columns(self.source, found, self.landing.extra_columns)  # refused before anything is taken
-        batches, duplicates, known = self._plan([file for file in files if file.path in columns], columns)
-        done = [self._load(root, batch, columns) for batch in batches]
-        hours = tuple(itertools.chain.from_iterable(one.hours for one in done))
-        late = sum(hour.late for hour in hours)
-        reasons: dict[str, int] = {}
-        for one in done:
-            for reason, rows in one.reasons.items():
-                reasons[reason] = reasons.get(reason, 0) + rows
+        columns, unreadable = self._columns_of(site, files)
+        readable = [file for file in files if file.path in columns]
+        if window is not None:
+            readable = self._in_window(site, readable, columns, window)
+        with hold_landing(self.journal, self.source.name):
+            taken = read_taken_files(self.journal, self.source.name)
+            records = {record.batch: record for record in self._batches()}
+            plan, versions = self._take(readable, columns, taken, records)
+        resumed, unfinished = self._resume_all(site, records.values(), taken, readable, columns)
+        done = [self._load(site, Taken(batch=batch, version=versions[batch.id]), columns) for batch in plan.batches]
         return IngestReport(
-            summary=IngestSummary(
-                files=sum(len(batch.files) for batch in batches),
-                files_known=known,
-                files_duplicate=duplicates,
-                rows_read=sum(one.rows_read for one in done),
-                rows_on_time=sum(one.rows for one in done) - late,
-                rows_late=late,
-                rows_quarantined=sum(one.rows_quarantined for one in done),
-            ).require_sum(),
-            batches=tuple(batch.id for batch in batches),
-            resumed=resumed,
+            summary=_summary([*resumed, *done], plan),
+            batches=tuple(batch.id for batch in plan.batches),
+            resumed=tuple(one.record.batch for one in resumed),
+            unfinished=unfinished,
             unreadable=unreadable,
-            reasons=reasons,
-            hours=hours,
+            reasons=_sum_reasons([*resumed, *done]),
+            hours=tuple(itertools.chain.from_iterable(one.hours for one in [*resumed, *done])),
             seconds=self.clock() - started,
         )
 
-    def _resume(self) -> tuple[str, ...]:
-        """Commit batches whose rows are staged: their driver died before it could."""
-        staged = [record for record in self._batches() if record.status == "staged"]
-        for record in staged:
-            self.log(f"{self.source.name}: finishing batch {record.batch} of {record.owner}, {record.rows} rows")
-            self._commit(record)
-        return tuple(record.batch for record in staged)
+    def _site(self, root: str) -> LoadSite:
+        policy = self.pipeline.settings.policy(self.source.name)
+        return LoadSite(
+            source=self.source,
+            policy=policy,
+            landing=self.landing,
+            root=root,
+            journal=self.journal,
+            spark=self.spark,
+        )
 
     def _batches(self) -> list[BatchRecord]:
         return [record for record in self.journal.read_batches(_ALL_BATCHES) if record.source == self.source.name]
 
-    def _columns_of(self, root: str, files: Sequence[LandingFile]) -> tuple[Columns, tuple[tuple[str, str], ...]]:
+    def _columns_of(self, site: LoadSite, files: Sequence[LandingFile]) -> tuple[Columns, tuple[tuple[str, str], ...]]:
+        """The columns of every readable file; refuses columns that do not fit before anything is taken."""
         columns: dict[str, tuple[str, ...]] = {}
         unreadable: list[tuple[str, str]] = []
         for file in files:
             try:
-                columns[file.path] = found_columns(root, file, self.landing.format)
+                columns[file.path] = found_columns(site.root, file, self.landing.format)
             except LandingRefused as error:
                 unreadable.append((file.path, str(error)))
+        for found in set(columns.values()):
+            site.loaded_columns(found)
         return columns, tuple(unreadable)
 
-    def _plan(self, files: Sequence[LandingFile], columns: Columns) -> tuple[list[Batch], int, int]:
-        """Batches that were taken but never staged come again under their old ids, then what is new."""
-        taken = read_taken_batches(self.journal, self.source.name)
+    def _in_window(
+        self, site: LoadSite, files: Sequence[LandingFile], columns: Columns, window: Window
+    ) -> list[LandingFile]:
+        """All files that are taken already, and of the new ones those that touch the window."""
+        known = {one.checksum for one in read_taken_files(self.journal, self.source.name)}
+        fresh = [file for file in files if file.checksum not in known]
+        return [*(file for file in files if file.checksum in known), *files_in_window(site, fresh, columns, window)]
+
+    def _take(
+        self,
+        files: Sequence[LandingFile],
+        columns: Columns,
+        taken: Sequence[TakenFile],
+        records: Mapping[str, BatchRecord],
+    ) -> tuple[LandingPlan, Mapping[str, int]]:
+        """Plan and take what is new. What was taken but never written down comes again under its old id and version."""
         by_checksum = {file.checksum: file for file in reversed(files)}
-        done = {r.batch for r in self._batches() if r.status in ("staged", "committed")}
+        done = {batch for batch, record in records.items() if record.status in ("staged", "committed")}
         open_batches: dict[str, list[LandingFile]] = {}
-        for checksum, (_, batch) in taken.items():
-            if batch not in done and checksum in by_checksum:
-                open_batches.setdefault(batch, []).append(by_checksum[checksum])
+        versions: dict[str, int] = {}
+        for one in taken:
+            if one.batch not in done and one.checksum in by_checksum:
+                open_batches.setdefault(one.batch, []).append(by_checksum[one.checksum])
+                versions[one.batch] = min(one.version, versions.get(one.batch, one.version))
         again = {file.path for group in open_batches.values() for file in group}
-        paths = {checksum: path for checksum, (path, _) in taken.items()}
+        paths = {one.checksum: one.path for one in taken}
         shapes = {path: shape_of(self.source, found) for path, found in columns.items()}
-        fresh = [file for file in files if file.path not in again]
-        plan = plan_batches(self.source.name, fresh, paths, shapes=shapes)
+        plan = plan_batches(self.source.name, [f for f in files if f.path not in again], paths, shapes=shapes)
+        version = take_files(self.journal, self.source.name, plan.batches)
         old = [Batch(id=batch, files=tuple(group)) for batch, group in sorted(open_batches.items())]
-        return [*old, *plan.batches], len(plan.duplicates), plan.known
+        versions |= {batch.id: version for batch in plan.batches}
+        return replace(plan, batches=(*old, *plan.batches)), versions
 
-    def _load(self, root: str, batch: Batch, columns: Columns) -> _Loaded:
-        take_files(self.journal, self.source.name, batch)
-        frame = self._frame(root, batch, columns)
-        read = sum(count_records(root, file, self.landing.format) for file in batch.files)
-        bad = frame.where(F.col(REASON).isNotNull()).select(
-            F.lit(str(self.source.name)).alias("source"),
-            F.lit(batch.id).alias("batch_id"),
-            F.col(FILE).alias("file"),
-            F.col(REASON).alias("reason"),
-            F.coalesce(F.col(RAW), F.lit("")).alias("row"),
-        )
-        self._write(bad, QUARANTINE, f"{batch.id}-quarantine", hold=False)
-        reasons = read_quarantined(self.journal, self.source.name, batch.id)
-        quarantined = sum(reasons.values())
-        require_tolerated(self.source.name, read, quarantined, self.landing.tolerated_bad_rate)
-        self._write(frame.where(F.col(REASON).isNull()).drop(REASON, RAW, FILE), self.source.name, batch.id, hold=True)
-        record = self.journal.read_batch(self.source.name, batch.id)
-        assert record is not None, "a saved batch is in the journal"
-        if read != record.rows + quarantined:
+    def _resume_all(
+        self,
+        site: LoadSite,
+        records: Iterable[BatchRecord],
+        taken: Sequence[TakenFile],
+        files: Sequence[LandingFile],
+        columns: Columns,
+    ) -> tuple[list[Ready], tuple[tuple[str, str], ...]]:
+        """Commit what is written down: its driver died before it could. What cannot be finished is told and left."""
+        resumed: list[Ready] = []
+        unfinished: list[tuple[str, str]] = []
+        for record in records:
+            if record.status != "staged" or not any(one.batch == record.batch for one in taken):
+                continue  # done, not begun, or a frame that somebody saved with `hold` and will commit
+            self.log(f"{self.source.name}: finishing batch {record.batch} of {record.owner}, {record.rows} rows")
+            try:
+                resumed.append(self._resume(site, record, taken, files, columns))
+            except (LandingRefused, WriteRefused) as error:
+                self.log(str(error))
+                unfinished.append((record.batch, str(error)))
+        return resumed, tuple(unfinished)
+
+    def _resume(
+        self,
+        site: LoadSite,
+        record: BatchRecord,
+        taken: Sequence[TakenFile],
+        files: Sequence[LandingFile],
+        columns: Columns,
+    ) -> Ready:
+        mine = [one for one in taken if one.batch == record.batch]
+        by_checksum = {file.checksum: file for file in files}
+        found = tuple(by_checksum[one.checksum] for one in mine if one.checksum in by_checksum)
+        batch = Taken(batch=Batch(id=record.batch, files=found), version=min(one.version for one in mine))
+        pace = self._next_pace()
+        if not is_direct(record):
+            ready = resume_staged(site, record, batch)
+            commit_staged(site, ready, lambda: self._move(ready), pace.parallelism)
+            return ready
+        if len(found) < len(mine):
+            missing = [one.path for one in mine if one.checksum not in by_checksum]
             raise LandingRefused(
-                f"batch {batch.id} of {self.source.name}: the files have {read} rows but {record.rows} are staged and {quarantined} "
-                "quarantined. Rows would be missing or double. Nothing was committed; look at the files, then ingest again."
+                f"batch {record.batch} of {self.source.name}: found {len(found)} of its {len(mine)} files but wanted all. Some of its "
+                f"rows may be in the source already. Bring {', '.join(missing[:3])} back as it was, then ingest again."
             )
-        hours = self._commit(record)
+        job, ready = resume_direct(site, record, batch, columns, read_footers(site, batch), pace.parallelism)
+        commit_direct(site, job, ready, lambda: self._move(ready), pace.parallelism)
+        return ready
+
+    def _load(self, site: LoadSite, taken: Taken, columns: Columns) -> Ready:
+        pace = self._next_pace()
+        footers = read_footers(site, taken) if self.landing.format == "parquet" else ()
+        if footers and can_go_direct(site, columns, taken, footers):
+            job = plan_direct(site, taken, columns, footers, pace.batch_rows)
+            ready = survey_batch(site, job, pace.parallelism)
+            commit_direct(site, job, ready, lambda: self._move(ready), pace.parallelism)
+        else:
+            ready = stage_batch(site, taken, columns)
+            commit_staged(site, ready, lambda: self._move(ready), pace.parallelism)
         self.log(
-            f"{self.source.name}: batch {batch.id}, {len(batch.files)} files, {record.rows} rows, {quarantined} quarantined"
+            f"{self.source.name}: batch {taken.batch.id}, {len(taken.batch.files)} files, {ready.record.rows} rows, "
+            f"{ready.rows_quarantined} quarantined"
         )
-        return _Loaded(rows_read=read, rows_quarantined=quarantined, reasons=reasons, hours=hours, rows=record.rows)
+        return ready
 
-    def _frame(self, root: str, batch: Batch, columns: Columns) -> DataFrame:
-        """All files of a batch as one frame; files with the same columns are read together."""
-        groups: dict[tuple[str, ...], list[str]] = {}
-        for file in batch.files:
-            groups.setdefault(columns[file.path], []).append(f"{root.rstrip('/')}/{file.path}")
-        frames = []
-        for found, paths in groups.items():
-            fit = fit_columns(self.source, found, self.landing.extra_columns)
-            frames.append(self._read(paths, found, fit.loaded))
-        whole = frames[0]
-        for frame in frames[1:]:  # what only some files have is Nullable (`shape_of`)
-            whole = whole.unionByName(frame, allowMissingColumns=True)
-        return whole
+    def _move(self, ready: Ready) -> None:
+        move_watermarks(self.journal, self.pipeline, self.source.name, ready.record.batch, ready.hours)
 
-    def _read(self, paths: Sequence[str], found: Sequence[str], names: Sequence[str]) -> DataFrame:
-        types = {column.name: column.type for column in self.source.columns}
-        columns = [LandingColumn(name, types[name], map_type(name, types[name]).spark) for name in names]
-        return read_landing(self.spark(), paths, self.landing.format, found, columns)
+    def _next_pace(self) -> Pace:
+        """Rows per insert and inserts side by side, by the pressure of the moment; waits while the server refuses inserts."""
+        tables = reached_targets(self.pipeline.catalog, self.source.name)
+        for _ in range(_POLLS):
+            before = self._pace.level
+            self._pace = adapt_pace(self._pace, read_pressure(self.journal.server, tables), PACE_LIMITS)
+            if self._pace.level != before:
+                self.log(f"{self.source.name}: server is {self._pace.level}: {self._pace.reason}")
+            if self._pace.parallelism:
+                return self._pace
+            self.sleep(_POLL_SECONDS)
+        raise IngestPaused(str(self.source.name), self._pace.reason, _POLLS * _POLL_SECONDS)
 
-    def _write(self, frame: DataFrame, table: QName, batch: str, *, hold: bool) -> None:
-        spark = self.spark()
-        spark.dataSource.register(ClickHouseDataSource)
-        spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", _ARROW_ROWS)
-        writer = frame.write.format("clickhouse").mode("append")
-        options = {
-            "url": self.journal.server.endpoint.url,
-            "user": self.journal.server.endpoint.user,
-            "table": str(table),
-        }
-        writer.options(**options, batch=batch, hold=str(hold).lower(), cluster=self.journal.cluster).save()
 
-    def _commit(self, record: BatchRecord) -> tuple[HourCount, ...]:
-        """Count what is staged by hour, commit it, then move watermarks; the counts are of exactly the committed rows."""
-        policy = self.pipeline.settings.policy(self.source.name)
-        hours = count_hours(self.journal.server, self.source, policy, record, self.now())
-        finish_batch(self.journal, self.source.name, record.batch)
-        move_watermarks(self.journal, self.pipeline, self.source.name, record.batch, hours)
-        return hours
+def _summary(done: Sequence[Ready], plan: LandingPlan) -> IngestSummary:
+    late = sum(hour.late for one in done for hour in one.hours)
+    return IngestSummary(
+        files=sum(len(batch.files) for batch in plan.batches),
+        files_known=plan.known,
+        files_duplicate=len(plan.duplicates),
+        rows_read=sum(one.rows_read for one in done),
+        rows_on_time=sum(one.record.rows for one in done) - late,
+        rows_late=late,
+        rows_quarantined=sum(one.rows_quarantined for one in done),
+    ).require_sum()
+
+
+def _sum_reasons(done: Sequence[Ready]) -> Mapping[str, int]:
+    total: Counter[str] = Counter()
+    for one in done:
+        total.update(one.reasons)
+    return dict(total)

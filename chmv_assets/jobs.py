@@ -1,6 +1,13 @@
-"""Jobs: named selections for schedules and for people who launch from the command line."""
+"""Jobs: named selections for schedules and for people who launch from the command line, and how to call the ingest job.
+
+`ingest_job` itself is built in `ingest_job`; its name, tags and run configuration are here, so that a sensor can ask for a run
+without importing what the run does.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 import dagster as dg
 
@@ -9,3 +16,12 @@ checks_job = dg.define_asset_job(
     selection=dg.AssetSelection.all_asset_checks(),
     description="All cheap checks: views are hooked, the live DDL is what is declared.",
 )
+
+INGEST_JOB = "ingest_job"
+INGEST_OP = "ingest"
+SOURCE_TAG = "chmv/source"
+
+
+def ingest_run_config(source: str) -> Mapping[str, Any]:
+    """The run configuration of `ingest_job` for one source."""
+    return {"ops": {INGEST_OP: {"config": {"source": source}}}}

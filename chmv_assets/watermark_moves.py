@@ -1,22 +1,24 @@
-"""From committed rows to watermarks: counts per hour of event time, then one move per window of every direct target."""
+"""From committed rows to watermarks: counts per hour of event time, then one move per window of every target behind it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from chmv_assets.core.batches import ATTEMPT_COLUMN, TASK_COLUMN, BatchRecord, staging_name
+from chmv_assets.core.catalog import Catalog
 from chmv_assets.core.landing import LATENESS_BUCKETS_SECONDS
 from chmv_assets.core.model import Object, ViewClass
 from chmv_assets.core.names import QName, quote_identifier
 from chmv_assets.core.settings import ObjectPolicy
-from chmv_assets.core.watermarks import BatchOutcome, Watermark, advance, micros
+from chmv_assets.core.watermarks import BatchOutcome, advance, micros
 from chmv_assets.core.windows import Window, next_period_start, period_start, scheme_zone
 from chmv_assets.pipeline import Pipeline
 from resources.clickhouse import Server
 from resources.introspect import fetch_columns
 from resources.journal import Journal
+from resources.journal.store import Decide
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,9 +32,20 @@ class HourCount:
     newest_arrival: datetime
     histogram: tuple[int, ...]  # rows per lateness bucket
 
+    def __add__(self, other: HourCount) -> HourCount:
+        """The same hour from two parts of a batch."""
+        return HourCount(
+            start=self.start,
+            rows=self.rows + other.rows,
+            late=self.late + other.late,
+            newest_event=max(self.newest_event, other.newest_event),
+            newest_arrival=max(self.newest_arrival, other.newest_arrival),
+            histogram=tuple(mine + theirs for mine, theirs in zip(self.histogram, other.histogram, strict=True)),
+        )
+
 
 def count_hours(
-    server: Server, source: Object, policy: ObjectPolicy, record: BatchRecord, now: datetime
+    server: Server, source: Object, policy: ObjectPolicy, record: BatchRecord, arrived_at: datetime
 ) -> tuple[HourCount, ...]:
     """Count the staged winners of a batch by hour; nothing if the source has no event time."""
     if policy.event_time is None or not record.slices:
@@ -43,7 +56,7 @@ def count_hours(
     arrival = (
         f"toDateTime64({quote_identifier(policy.arrival or '')}, 6, 'UTC')"
         if has_arrival
-        else "fromUnixTimestamp64Micro({now:Int64}, 'UTC')"
+        else "fromUnixTimestamp64Micro({arrived:Int64}, 'UTC')"
     )
     borders = ", ".join(str(border) for border in LATENESS_BUCKETS_SECONDS)
     bucket = f"arrayCount(border -> lateness >= border, [{borders}])"
@@ -55,7 +68,7 @@ def count_hours(
         f"FROM {staging_name(source.name, record.batch).sql} "
         f"WHERE ({TASK_COLUMN}, {ATTEMPT_COLUMN}) IN {{winners:Array(Tuple(UInt32, String))}}) GROUP BY hour ORDER BY hour",
         {
-            "now": micros(now),
+            "arrived": micros(arrived_at),
             "tolerance": policy.lateness_tolerance_seconds,
             "winners": [(one.task, one.attempt) for one in record.slices],
         },
@@ -73,25 +86,35 @@ def _moment(value: int) -> datetime:
     return datetime.fromtimestamp(int(value) / 1_000_000, timezone.utc)
 
 
+def reached_targets(catalog: Catalog, source: QName) -> dict[QName, ViewClass]:
+    """The source itself and every target that its inserts reach, chains included; behind an opaque view all is opaque."""
+    reached: dict[QName, ViewClass] = {source: "append"}
+    waiting = [source]
+    while waiting:
+        table = waiting.pop()
+        for view in (edge.dest for edge in catalog.edges if edge.kind == "trigger" and edge.source == table):
+            target = catalog.objects[view].target
+            if target is None:
+                continue
+            opaque = reached[table] == "opaque"
+            found: ViewClass = "opaque" if opaque else catalog.facts[view].view_class
+            if target not in reached or (found == "opaque" and reached[target] != "opaque"):
+                reached[target] = found
+                waiting.append(target)
+    return reached
+
+
 def move_watermarks(
     journal: Journal, pipeline: Pipeline, source: QName, batch: str, hours: Sequence[HourCount]
 ) -> None:
-    """Advance the watermarks of the source itself and of every target that its inserts reach directly."""
-    catalog = pipeline.catalog
-    reached: list[tuple[QName, ViewClass]] = [(source, "append")]
-    for edge in catalog.edges:
-        if (
-            edge.kind == "trigger"
-            and edge.source == source
-            and (target := catalog.objects[edge.dest].target) is not None
-        ):
-            reached.append((target, catalog.facts[edge.dest].view_class))
-    for target, view_class in reached:
+    """Advance the watermarks of the source itself and of every target that its inserts reach."""
+    changes: dict[QName, dict[Window, Decide]] = {}
+    for target, view_class in reached_targets(pipeline.catalog, source).items():
         outcomes = outcomes_by_window(pipeline, target, batch, hours)
         if outcomes:
-            journal.move_watermarks(
-                source, target, {window: _decide(outcome, view_class) for window, outcome in outcomes.items()}
-            )
+            changes[target] = {window: _decide(outcome, view_class) for window, outcome in outcomes.items()}
+    if changes:
+        journal.move_watermarks(source, changes)
 
 
 def outcomes_by_window(
@@ -118,5 +141,5 @@ def outcomes_by_window(
     }
 
 
-def _decide(outcome: BatchOutcome, view_class: ViewClass) -> Callable[[Watermark, int], Watermark]:
+def _decide(outcome: BatchOutcome, view_class: ViewClass) -> Decide:
     return lambda mark, version: advance(mark, outcome, view_class, version)

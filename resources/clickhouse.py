@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,11 +18,9 @@ from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError
 
 from chmv_assets.core.errors import EngineError, ServerError
+from chmv_assets.core.server_errors import parse_server_error
 from resources.engine import EngineInfo, ensure_engine
 from resources.engine.model import DEFAULT_USER, PASSWORD_VARIABLE, URL_VARIABLE, USER_VARIABLE
-
-_CODE = re.compile(r"[Cc]ode: (\d+)")
-_CODE_NAME = re.compile(r"\(([A-Z][A-Z0-9_]+)\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +46,10 @@ def endpoint_of(info: EngineInfo, environ: Mapping[str, str] | None = None) -> E
     return Endpoint(info.url, info.user, env.get(PASSWORD_VARIABLE, ""))
 
 
-def server_error(error: Exception, query_id: str = "") -> ServerError:
-    """Turn a driver error into ours, with the server's code and name."""
-    text = str(error)
-    code = _CODE.search(text)
-    names = _CODE_NAME.findall(text)
-    lines = [line for line in text.splitlines() if line.strip()]
-    message = next((line for line in lines if "DB::Exception" in line), lines[0] if lines else type(error).__name__)
-    message = re.sub(r"^.*?DB::Exception: ", "", message)
-    message = re.sub(r"\s*\(version [^)]*\)?.*$", "", message)[:2000]
-    return ServerError(
-        message, code=int(code.group(1)) if code else None, code_name=names[-1] if names else "", query_id=query_id
-    )
+def server_error(error: ClickHouseError) -> ServerError:
+    """A driver's error as ours, with the server's code and name."""
+    code, name = getattr(error, "code", None), getattr(error, "name", None)
+    return parse_server_error(str(error).strip() or type(error).__name__, code, name)
 
 
 class Server:
@@ -93,7 +82,7 @@ class Server:
         except ClickHouseError as error:
             raise self._unreachable(error) from error
 
-    def _unreachable(self, error: Exception) -> ServerError:
+    def _unreachable(self, error: ClickHouseError) -> ServerError:
         found = server_error(error)
         return ServerError(
             f"server {self.endpoint.url}: no usable answer ({found}). Is it up, and is {USER_VARIABLE} right? "

@@ -12,10 +12,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from chmv_assets.core.errors import ServerError
 from chmv_assets.core.names import QName, quote_identifier
 from resources.clickhouse import Server
 
 Log = Callable[[str], None]
+_NO_QUEUE = 36
 # Bounds of every statement that computes (requirements 32); those that a server does not know are left out.
 BOUNDS: dict[str, Any] = {
     "max_execution_time": 300,
@@ -89,6 +91,21 @@ class Executor:
             name,
             f"ALTER TABLE {name.sql} DROP PARTITION ID {_literal(partition_id)}",
         )
+
+    def stop_merges(self, name: QName) -> None:
+        """Keep the parts of a table as they are; forgotten when the server restarts."""
+        self._run("stop merges of", name, f"SYSTEM STOP MERGES {name.sql}")
+
+    def start_merges(self, name: QName) -> None:
+        self._run("start merges of", name, f"SYSTEM START MERGES {name.sql}")
+
+    def flush_async_inserts(self) -> None:
+        """Write what waits in the queue of asynchronous inserts."""
+        try:
+            self._run("flush", "asynchronous inserts", "SYSTEM FLUSH ASYNC INSERT QUEUE")
+        except ServerError as error:
+            if error.code != _NO_QUEUE:  # the embedded server has none
+                raise
 
     def refresh_view(self, view: QName) -> None:
         """Refresh a refreshable view and wait until it is done."""

@@ -6,7 +6,7 @@ Each function is a constant number of queries whatever the number of tables; row
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from chmv_assets.core.cadence import PartitionScheme
@@ -108,6 +108,16 @@ def fetch_partitions(server: Server, tables: Iterable[QName]) -> dict[QName, tup
         )  # fmt: skip
         found.setdefault(QName(database, table), []).append(state)
     return {name: tuple(states) for name, states in found.items()}
+
+
+def fetch_part_names(server: Server, table: QName, partition_ids: Collection[str]) -> tuple[str, ...]:
+    """Names of a table's active parts in some partitions."""
+    rows = server.rows(
+        "SELECT name FROM system.parts WHERE active AND database = {d:String} AND table = {t:String} "
+        "AND partition_id IN {ids:Array(String)} ORDER BY name",
+        {"d": table.database, "t": table.table, "ids": sorted(partition_ids)},
+    )
+    return tuple(str(name) for (name,) in rows)
 
 
 def select_states(

@@ -1,7 +1,8 @@
 """Landing folders: which files lie there, and what each one is by content. Local paths and object-store URLs alike.
 
 Only complete files count: names that begin with a dot or an underscore, or end in `.tmp`, `.crc` or `.inprogress`, are what
-other tools are still writing. A link that leads out of the folder is refused. Nothing here reads rows.
+other tools are still writing. A link that leads out of the folder is refused. Nothing here reads rows. `list_files` reads every
+byte for its checksum; `list_entries` looks at names, sizes and times only, which is what a sensor can afford.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import hashlib
 import itertools
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ import pyarrow
 import pyarrow.parquet
 
 from chmv_assets.core.landing import LandingFile, LandingRefused, require_inside
+from resources.landing_entry import LandingEntry
 
 _UNFINISHED = (".tmp", ".crc", ".inprogress")
 _ENDINGS = {
@@ -30,6 +33,58 @@ _ENDINGS = {
 _CHUNK_BYTES = 4 * 1024 * 1024
 _SAMPLED_LINES = 1_000  # of a JSON file; a key that first appears later is ignored
 _IDENTITY_KEYS = ("ETag", "etag", "checksum", "md5Hash", "content_md5")
+_MODIFIED_KEYS = ("LastModified", "last_modified", "mtime", "updated", "created")
+
+
+class LandingMissing(LandingRefused):
+    """A landing folder that does not exist (yet)."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        super().__init__(
+            f"landing {root}: found no such folder but wanted one with files. Nothing was loaded. "
+            "Create it, or correct `landing.path` in chmv.yaml."
+        )
+
+
+def is_missing(root: str) -> bool:
+    """Whether a local landing folder does not exist; an object store has no folders, so a URL is never missing."""
+    return "://" not in root and not Path(root).is_dir()
+
+
+def list_entries(root: str, file_format: str) -> list[LandingEntry]:
+    """All complete files of a format below a folder or URL prefix, in order of their paths; no file is opened."""
+    endings = _ENDINGS[file_format]
+    found = _remote_entries(root) if "://" in root else _local_entries(Path(root))
+    return sorted((entry for entry in found if _counts(entry.path, endings)), key=lambda entry: entry.path)
+
+
+def _local_entries(root: Path) -> Iterator[LandingEntry]:
+    for relative, path in _local_paths(root):
+        try:
+            seen = path.stat()
+        except FileNotFoundError:  # taken away while we look
+            continue
+        yield LandingEntry(path=relative, bytes=seen.st_size, modified=seen.st_mtime)
+
+
+def _remote_entries(root: str) -> Iterator[LandingEntry]:
+    _, listing = _remote_listing(root)
+    for relative, _, info in listing:
+        yield LandingEntry(path=relative, bytes=int(info.get("size") or 0), modified=_modified(info))
+
+
+def _modified(info: Mapping[str, Any]) -> float | None:
+    """When the store says that an object was written; stores tell it as a moment, a number or a text."""
+    value = next((info[key] for key in _MODIFIED_KEYS if info.get(key)), None)
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value.replace("Z", "+00:00"))
+        except ValueError:
+            return None
+    if isinstance(value, datetime):
+        return (value if value.tzinfo else value.replace(tzinfo=timezone.utc)).timestamp()
+    return float(value) if isinstance(value, (int, float)) else None
 
 
 def list_files(root: str, file_format: str) -> list[LandingFile]:
@@ -46,22 +101,26 @@ def _counts(path: str, endings: tuple[str, ...]) -> bool:
 
 
 def _local_files(root: Path) -> Iterator[LandingFile]:
-    if not root.is_dir():
-        raise LandingRefused(
-            f"landing {root}: found no such folder but wanted one with files. Nothing was loaded. "
-            "Create it, or correct `landing.path` in chmv.yaml."
-        )
+    for relative, path in _local_paths(root):
+        yield LandingFile(path=relative, bytes=path.stat().st_size, checksum=_checksum(path))
+
+
+def _local_paths(root: Path) -> Iterator[tuple[str, Path]]:
+    """Complete files of any format, each with its path relative to the folder."""
+    if is_missing(str(root)):
+        raise LandingMissing(str(root))
     real_root = root.resolve()
+    known_endings = tuple(ending for group in _ENDINGS.values() for ending in group)
     for folder, _, names in os.walk(root):
         for name in names:
             path = Path(folder) / name
-            if not path.resolve().is_relative_to(real_root):
+            if path.is_symlink() and not path.resolve().is_relative_to(real_root):
                 raise LandingRefused(
                     f"file {path}: is a link that leads out of {root}. It could read anything. Copy the file instead."
                 )
             relative = require_inside(path.relative_to(root).as_posix())
-            if _counts(relative, tuple(ending for group in _ENDINGS.values() for ending in group)):
-                yield LandingFile(path=relative, bytes=path.stat().st_size, checksum=_checksum(path))
+            if _counts(relative, known_endings):
+                yield relative, path
 
 
 def _checksum(path: Path) -> str:
@@ -73,18 +132,26 @@ def _checksum(path: Path) -> str:
 
 
 def _remote_files(root: str) -> Iterator[LandingFile]:
+    system, listing = _remote_listing(root)
+    for relative, path, info in listing:
+        yield LandingFile(
+            path=relative, bytes=int(info.get("size") or 0), checksum=_remote_identity(system, path, info)
+        )
+
+
+def _remote_listing(root: str) -> tuple[Any, list[tuple[str, str, dict[str, Any]]]]:
+    """The file system of a URL, and all objects below it: relative path, path there, and what the store tells."""
     try:
         system, prefix = fsspec.core.url_to_fs(root)
+        system.invalidate_cache()  # file systems are kept per process, with what they listed last
         listing: dict[str, dict[str, Any]] = system.find(prefix, detail=True)
     except (ImportError, ValueError) as error:
         raise LandingRefused(
             f"landing {root}: cannot be opened ({error}). Nothing was loaded. Install the fsspec package for this kind of URL."
         ) from error
-    for path, info in listing.items():
-        relative = require_inside(path.removeprefix(prefix).lstrip("/"))
-        yield LandingFile(
-            path=relative, bytes=int(info.get("size") or 0), checksum=_remote_identity(system, path, info)
-        )
+    return system, [
+        (require_inside(path.removeprefix(prefix).lstrip("/")), path, info) for path, info in listing.items()
+    ]
 
 
 def _remote_identity(system: Any, path: str, info: dict[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """The code that Spark's executors need, as one zip file.
 
-Holds `chmv_assets.core` and `spark_jobs` as they are installed here; nothing is imported to find them. Invariant: the same
-sources give the same bytes and so the same file name, whoever builds it and when.
+Holds `chmv_assets.core`, what else `spark_jobs` imports of `chmv_assets`, and `spark_jobs`, as they are installed here; nothing
+is imported to find them. Invariant: the same sources give the same bytes and so the same file name, whoever builds it and when.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from chmv_assets.core.errors import EngineError
 
-SHIPPED = ("chmv_assets/core", "spark_jobs")
+SHIPPED = ("chmv_assets/__init__.py", "chmv_assets/core", "chmv_assets/process_identity.py", "spark_jobs")
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the oldest date that a zip can hold
 _MODE = 0o100644 << 16
 
@@ -49,8 +49,9 @@ def _sources() -> Iterator[tuple[str, Path]]:
     for shipped in SHIPPED:
         package, _, inner = shipped.partition("/")
         root = _package_folder(package)
-        if inner:  # the parents of an inner package have to be packages too
-            yield f"{package}/__init__.py", root / "__init__.py"
+        if inner.endswith(".py"):
+            yield shipped, root / inner
+            continue
         for path in (root / inner).rglob("*.py"):
             yield f"{package}/{path.relative_to(root).as_posix()}", path
 

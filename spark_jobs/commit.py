@@ -7,8 +7,6 @@ A move in the journal carries a token made of the version it follows, so of two 
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -34,13 +32,12 @@ from chmv_assets.core.batches import (
 from chmv_assets.core.errors import ChmvError, WriteRefused
 from chmv_assets.core.journal_schema import render_foundation
 from chmv_assets.core.names import QName
-from chmv_assets.core.versions import VersionAllocator
+from chmv_assets.process_identity import VERSIONS
 from spark_jobs.connection import Retry, fetch_rows, plain, run_retrying, run_statement
 from spark_jobs.tables import fetch_columns
 
 CONNECTIONS = 4
 _JOURNAL_WINDOW = 10_000
-_versions = VersionAllocator(clock_ms=lambda: time.time_ns() // 1_000_000, process=os.getpid())
 
 
 def prepare_journal(client: Client, cluster: str = "") -> None:
@@ -73,13 +70,9 @@ def move_batch(
 ) -> BatchRecord:
     """Write a batch's next row unless somebody else has moved it since; gives the row that counts now."""
     seen = before.version if before else 0
-    record = replace(after, version=_versions.next(above=seen))
-    statement = write_batch(record, cluster)
-    token = f"chmv:journal:{record.source}:{record.batch}:{seen}"
-    guarded = replace(
-        statement, settings={**statement.settings, "insert_deduplication_token": token, "deduplicate_insert": "enable"}
-    )
-    run_retrying(lambda: run_statement(client, guarded), retry or Retry())
+    record = replace(after, version=VERSIONS.next(above=seen))
+    statement = write_batch(record, cluster, follows=seen)
+    run_retrying(lambda: run_statement(client, statement), retry or Retry())
     return fetch_batch(client, record.source, record.batch, cluster) or record
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import random
-import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from chmv_assets.core.batches import Statement
 from chmv_assets.core.errors import ServerError, WriteRefused
 from chmv_assets.core.names import QName, parse_qname
 from chmv_assets.core.retry import backoff_seconds, client_timeout_seconds, decide_retry
+from chmv_assets.core.server_errors import parse_server_error
 
 T = TypeVar("T")
 URL_VARIABLE = "CHMV_CLICKHOUSE_URL"
@@ -32,7 +32,6 @@ PASSWORD_VARIABLE = "CHMV_CLICKHOUSE_PASSWORD"  # noqa: S105 - the name of a var
 OPTIONS = frozenset(
     {"url", "user", "table", "batch", "owner", "cluster", "columns", "hold", "splitrows", "pushdown", "path"}
 )
-_CODE = re.compile(r"[Cc]ode: (\d+)")
 _MAX_EXECUTION_SECONDS = 300
 # What the driver raises: its own errors, and its transport's where an answer breaks off in the middle.
 DRIVER_ERRORS = (ClickHouseError, HTTPError, OSError)
@@ -114,12 +113,8 @@ def read_table(options: Mapping[str, str]) -> QName:
 
 def server_error(error: Exception) -> ServerError:
     """A driver's error as ours, with the server's code; without a code the connection broke."""
-    text = str(error)
-    code = getattr(error, "code", None)
-    if code is None and (match := _CODE.search(text)):
-        code = int(match.group(1))
-    message = re.sub(r"^.*?DB::Exception: ", "", text, flags=re.DOTALL)[:2000]
-    return ServerError(message or type(error).__name__, code=code, code_name=getattr(error, "name", None) or "")
+    code, name = getattr(error, "code", None), getattr(error, "name", None)
+    return parse_server_error(str(error).strip() or type(error).__name__, code, name)
 
 
 def fetch_rows(client: Client, statement: Statement) -> list[tuple[Any, ...]]:

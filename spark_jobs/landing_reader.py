@@ -15,11 +15,13 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 from pyspark.sql import types as T  # noqa: N812
 
+from spark_jobs.types import map_type
+
 REASON = "_chmv_reason"
 RAW = "_chmv_row"
 FILE = "_chmv_file"
 _CORRUPT = "_chmv_corrupt"
-_INTEGERS = {
+INTEGER_BOUNDS = {
     "Int8": (-(2**7), 2**7 - 1), "Int16": (-(2**15), 2**15 - 1), "Int32": (-(2**31), 2**31 - 1),
     "Int64": (-(2**63), 2**63 - 1), "UInt8": (0, 2**8 - 1), "UInt16": (0, 2**16 - 1), "UInt32": (0, 2**32 - 1),
     "UInt64": (0, 2**64 - 1),
@@ -47,6 +49,24 @@ class LandingColumn:
         while match := _WRAPPER.match(kind):
             kind = match.group(1)
         return kind
+
+
+def enum_names(kind: str) -> list[str]:
+    """The names of an Enum type.
+
+    >>> enum_names("Enum8('a' = 1, 'it\\\\'s' = 2)")
+    ['a', "it's"]
+    """
+    return [name.replace("\\'", "'").replace("''", "'") for name in _ENUM_NAME.findall(kind)]
+
+
+def fixed_length(kind: str) -> int:
+    """The bytes that a FixedString holds.
+
+    >>> fixed_length("FixedString(16)")
+    16
+    """
+    return int(kind.partition("(")[2].rstrip(")"))
 
 
 def read_landing(
@@ -113,16 +133,18 @@ def _reasons(column: LandingColumn, given: Column, value: Column) -> list[Column
     ]
     if not column.nullable:
         found.append(F.when(given.isNull(), F.lit(f"{column.name}: null, but it is not Nullable")))
-    if column.bare_type in _INTEGERS:
-        low, high = _INTEGERS[column.bare_type]
+    if column.bare_type in INTEGER_BOUNDS:
+        low, high = INTEGER_BOUNDS[column.bare_type]
         wide = value.cast("decimal(38,0)")
         out = (wide < F.lit(Decimal(low))) | (wide > F.lit(Decimal(high)))  # a UInt64's bound is no Java long
         found.append(F.when(out, F.lit(f"{column.name}: out of range for {column.bare_type}")))
     if column.bare_type.startswith("Enum"):
-        names = [name.replace("\\'", "'").replace("''", "'") for name in _ENUM_NAME.findall(column.bare_type)]
-        found.append(F.when(~value.isin(names), F.lit(f"{column.name}: not a name of its Enum")))
-    if match := re.match(r"FixedString\((\d+)\)", column.bare_type):
-        found.append(
-            F.when(F.octet_length(value) > int(match.group(1)), F.lit(f"{column.name}: longer than {column.bare_type}"))
-        )
+        known = value.isin(enum_names(column.bare_type))
+        found.append(F.when(~known, F.lit(f"{column.name}: not a name of its Enum")))
+    if column.bare_type.startswith("FixedString"):
+        too_long = F.octet_length(value) > fixed_length(column.bare_type)
+        found.append(F.when(too_long, F.lit(f"{column.name}: longer than {column.bare_type}")))
+    if (bounds := map_type(column.name, column.clickhouse_type).bounds) is not None:
+        out = (value < F.lit(bounds[0])) | (value > F.lit(bounds[1]))
+        found.append(F.when(out, F.lit(f"{column.name}: out of range for {column.bare_type}")))
     return found

@@ -6,9 +6,7 @@ staging: only attempts that reported to the driver are committed. Where a task i
 
 from __future__ import annotations
 
-import os
 import secrets
-import socket
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -29,6 +27,7 @@ from chmv_assets.core.batches import (
 )
 from chmv_assets.core.errors import TypeRefused, WriteRefused
 from chmv_assets.core.names import QName
+from chmv_assets.process_identity import this_owner
 from spark_jobs.commit import (
     commit_batch,
     drop_staging,
@@ -74,11 +73,6 @@ class WriteJob:
     columns: tuple[tuple[str, str], ...]  # name and ClickHouse type, in the order of the data frame
     staging: bool  # False: the journal has the winners already, nothing is to be staged
     hold: bool = False  # True: stop once the winners are written down; somebody else commits them
-
-
-def this_owner() -> str:
-    """Who writes: host and process."""
-    return f"{socket.gethostname()}:{os.getpid()}"
 
 
 def start_write(

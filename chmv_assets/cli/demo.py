@@ -26,7 +26,9 @@ from resources.clickhouse import Server, endpoint_of
 from resources.dagster_ui import LOOPBACK, DagsterUi, prepare_home
 from resources.engine import EngineInfo, EngineOptions, connection_env, start_engine, stop_engine
 from resources.engine.report import show_progress
+from resources.landing_root import ROOT_VARIABLE
 from resources.toolchain import find_java
+from sensors import SENSORS_VARIABLE
 
 WORKSPACE = Path(__file__).parents[2] / "workspace.yaml"
 _SUMMARY_QUERY = """{assetNodes{assetKey{path} groupName isMaterializable kinds
@@ -89,10 +91,14 @@ def demo_command(headless: bool, rows: int, days: int, port: int, state: Path, f
         os.environ["DAGSTER_HOME"] = str(home)
         window = demo.choose_window(state, rows=rows, days=days, now=datetime.now(timezone.utc))
         os.environ[START_VARIABLE] = window.start.date().isoformat()
+        os.environ[ROOT_VARIABLE] = str(state)
+        os.environ[SENSORS_VARIABLE] = "off" if headless else "on"  # headless ingests at once, a person may watch
+        with dg.DagsterInstance.get() as instance:
+            demo.fail_orphans(instance)  # nothing of this instance can run yet
         ui = DagsterUi(home=home, workspace=WORKSPACE, port=port, environ=os.environ)
         try:
             ui.start()  # it loads while the data does
-            _fill(out, engine, window)
+            _fill(out, engine, window, ingest=headless)
             with _step(out, "Dagster UI and daemon") as done:
                 ui.wait()
                 done(ui.url)
@@ -117,23 +123,31 @@ def _start_engine(out: Console, folder: Path) -> EngineInfo:
     return info
 
 
-def _fill(out: Console, engine: EngineInfo, window: demo.DemoWindow) -> None:
-    with Server(endpoint_of(engine)) as server:
+def _fill(out: Console, engine: EngineInfo, window: demo.DemoWindow, *, ingest: bool) -> None:
+    with Server(endpoint_of(engine)) as server, dg.DagsterInstance.get() as instance:
         with _step(out, "DDL") as done:
             done(f"{demo.apply_ddl(server)} statements")
         with _step(out, "Data") as done:
             rows = demo.load_data(server, window)
             done(", ".join(f"{count:,} {name}" for name, count in rows.items()))
-        with dg.DagsterInstance.get() as instance:
-            with _step(out, "Live partitions told to Dagster") as done:
-                done(f"{demo.tell_dagster(instance, server, window)} new")
-            with _step(out, "First runs") as done:
-                results = demo.first_runs(instance, window)
-                done(", ".join(f"{name} {'ok' if ok else 'FAILED'}" for name, ok in results.items()))
-    if not all(results.values()):
-        raise EngineError(
-            "demo: a first run failed. Its log is in the Dagster UI and in .chmv/dagster. Run with --fresh to start over."
-        )
+        if ingest:
+            with _step(out, "Landing files through Spark") as done:
+                files = demo.write_landing(server, window)
+                landed = demo.ingest_landing(instance, window, new_files=files)
+                done(f"{files} new files, rows: " + ", ".join(f"{count:,} {name}" for name, count in landed.items()))
+        with _step(out, "Live partitions told to Dagster") as done:
+            done(f"{demo.tell_dagster(instance, server, window)} new")
+        with _step(out, "First runs") as done:
+            results = demo.first_runs(instance, window)
+            done(", ".join(f"{name} {'ok' if ok else 'FAILED'}" for name, ok in results.items()))
+        if not all(results.values()):
+            raise EngineError(
+                "demo: a first run failed. Its log is in the Dagster UI and in .chmv/dagster. Run with --fresh to start over."
+            )
+        if not ingest:  # last, so that the sensor's runs do not meet the first rebuild
+            with _step(out, "Landing files") as done:
+                files = demo.write_landing(server, window)
+                done(f"{files} new, landing_sensor will ingest them" if files else "none new")
 
 
 @contextmanager
@@ -205,6 +219,7 @@ def _show_where(out: Console, ui: DagsterUi, engine: EngineInfo, state: Path) ->
     out.print()
     out.print(f"  The asset graph     {ui.url}/asset-groups", highlight=False)
     out.print(f"  One target          {ui.url}/assets/shop/revenue_daily?view=partitions", highlight=False)
+    out.print(f"  Landing files       {ui.url}/locations/chmv/sensors/landing_sensor", highlight=False)
     out.print(f"  One view's lineage  {ui.url}/assets/shop/traffic_hourly_mv?view=lineage", highlight=False)
     out.print(f"  ClickHouse (HTTP)   {engine.url}/play", highlight=False)
     out.print(f"\n  Ctrl-C stops everything; the data stays in {state} for the next time.", style="dim", soft_wrap=True)

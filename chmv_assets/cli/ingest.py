@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,10 @@ from chmv_assets.cli.output import console, print_json, table, told
 from chmv_assets.core.landing import LandingRefused
 from chmv_assets.core.model import Object
 from chmv_assets.core.settings import Landing
+from chmv_assets.core.window_text import parse_window
+from chmv_assets.core.windows import Window
 from chmv_assets.pipeline import Pipeline, load_pipeline
+from resources.landing_root import resolve_root
 
 if TYPE_CHECKING:
     from chmv_assets.ingest import IngestReport
@@ -27,32 +30,45 @@ if TYPE_CHECKING:
 @click.option(
     "--format", "form", type=click.Choice(["parquet", "jsonl", "csv"]), help="Format of the files, over chmv.yaml."
 )
+@click.option(
+    "--window",
+    "window_text",
+    metavar="A..B",
+    help="Only new files that have rows in this time: months, days or hours, both ends included.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 @told
-def ingest_command(source: str, path: str | None, ddl: Path | None, form: str | None, as_json: bool) -> None:
+def ingest_command(
+    source: str, path: str | None, ddl: Path | None, form: str | None, window_text: str | None, as_json: bool
+) -> None:
     """Load new landing files into SOURCE, exactly once however often it is called.
 
     PATH is a folder or an object-store URL; without it the `landing` of SOURCE in chmv.yaml counts. Known and duplicate files are
     passed over by their content, bad rows go to chmv.quarantine with the reason, late rows are counted. What a crashed ingest
-    left behind is finished first. Exit code 1 if nothing could be loaded as declared.
+    left behind is finished first. A file is loaded whole, so --window may bring rows around it. Exit code 1 if the files could not
+    be loaded as declared, or if an earlier batch could not be finished.
 
     \b
     Example:
       chmv ingest shop.events
+      chmv ingest shop.events --window 2026-11-14..2026-11-15
       chmv ingest shop.events ./landing/events --format jsonl --json
     """
     pipeline = load_pipeline(ddl_folder(ddl)).require_sound()
     node = pipeline.catalog.get(source)
     landing = _landing(pipeline, node, path, form)
-    report = _run(pipeline, node, landing)
+    window = parse_window(window_text, pipeline.settings.timezone) if window_text else None
+    report = _run(pipeline, node, landing, window)
     if as_json:
         print_json(_document(report))
     else:
         _print(report, node)
+    if report.unfinished:
+        raise SystemExit(1)
 
 
 def _landing(pipeline: Pipeline, node: Object, path: str | None, form: str | None) -> Landing:
-    """The declared landing, with what the command line says instead."""
+    """The declared landing at its place, with what the command line says instead."""
     declared = pipeline.settings.policy(node.name).landing
     if declared is None and path is None:
         raise LandingRefused(
@@ -60,11 +76,12 @@ def _landing(pipeline: Pipeline, node: Object, path: str | None, form: str | Non
             f"Declare `landing: {{path: …, format: …}}` for it, or call `chmv ingest {node.name} PATH`."
         )
     landing = declared or Landing(path=path or "")
-    landing = replace(landing, path=path or landing.path)
+    root = path if path is not None else resolve_root(landing.path, pipeline.ddl_dir, os.environ)
+    landing = replace(landing, path=root if "://" in root else str(Path(root).absolute()))
     return replace(landing, format=form) if form else landing  # type: ignore[arg-type]
 
 
-def _run(pipeline: Pipeline, node: Object, landing: Landing) -> IngestReport:
+def _run(pipeline: Pipeline, node: Object, landing: Landing, window: Window | None) -> IngestReport:
     from chmv_assets.ingest import Ingester
     from resources.clickhouse import Server, endpoint_from_environment
     from resources.journal import Journal
@@ -79,11 +96,9 @@ def _run(pipeline: Pipeline, node: Object, landing: Landing) -> IngestReport:
                 landing=landing,
                 journal=Journal(server),
                 spark=session.session,
-                now=lambda: datetime.now(timezone.utc),
                 log=lambda line: click.echo(line, err=True),
             )
-            root = landing.path if "://" in landing.path else str(Path(landing.path).absolute())
-            return ingester.run(root)
+            return ingester.run(landing.path, window)
     finally:
         session.stop()
 
@@ -98,6 +113,11 @@ def _document(report: IngestReport) -> dict[str, object]:
         "reasons": dict(report.reasons),
         "batches": list(report.batches),
         "resumed": list(report.resumed),
+        "unfinished": [{"batch": batch, "why": why} for batch, why in report.unfinished],
+        "windows": [
+            {"hour": hour.start.isoformat(), "rows": hour.rows, "late": hour.late, "lateness": list(hour.histogram)}
+            for hour in report.hours
+        ],
         "seconds": round(report.seconds, 3),
     }  # fmt: skip
 
@@ -121,7 +141,9 @@ def _print(report: IngestReport, node: Object) -> None:
         f"Other files: {', '.join(files)}. Batches: {len(report.batches)} new, {len(report.resumed)} resumed.",
         highlight=False,
     )
+    for _, why in report.unfinished:
+        out.print(why, style="red", highlight=False, markup=False)
     for _, why in report.unreadable:
         out.print(why, style="yellow", highlight=False, markup=False)
-    if not summary.files:
+    if not summary.files and not report.resumed:
         out.print("Nothing new to load.", style="dim")

@@ -15,6 +15,7 @@ _COMMANDS = {
     "engine": "chmv_assets.cli.engine:engine_group",
     "demo": "chmv_assets.cli.demo:demo_command",
     "ingest": "chmv_assets.cli.ingest:ingest_command",
+    "rebuild": "chmv_assets.cli.rebuild:rebuild_command",
     "watermarks": "chmv_assets.cli.journal:watermarks_command",
     "batches": "chmv_assets.cli.journal:batches_command",
 }

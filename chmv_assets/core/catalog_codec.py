@@ -15,7 +15,7 @@ from chmv_assets.core.catalog import Catalog
 from chmv_assets.core.model import Column, ColumnSource, Edge, Finding, Object, Place, Reference, Refresh, ViewFacts
 from chmv_assets.core.names import QName
 
-VERSION = 2
+VERSION = 3
 _SCHEME_FIELDS = tuple(field.name for field in fields(PartitionScheme))
 _TEXT_FIELDS = (
     "kind", "engine", "sql", "engine_args", "partition_by", "order_by", "primary_key", "ttl", "comment", "cluster",
@@ -79,12 +79,11 @@ def _encode_object(made: Object, number: _Names) -> list[Any]:
         number(made.target),
         [refresh.schedule, [number(name) for name in refresh.depends_on], refresh.append] if refresh else None,
         [[number(r.name), r.kind, r.via] for r in made.references],
-        list(made.output),
     ]
 
 
 def _decode_object(row: Sequence[Any], names: Sequence[QName]) -> Object:
-    name, texts, place, columns, settings, target, refresh, references, output = row
+    name, texts, place, columns, settings, target, refresh, references = row
     return Object(
         name=names[name],
         place=Place(place[0], place[1]),
@@ -95,7 +94,6 @@ def _decode_object(row: Sequence[Any], names: Sequence[QName]) -> Object:
         if refresh
         else None,
         references=tuple(Reference(name=names[n], kind=kind, via=via) for n, kind, via in references),
-        output=tuple(output),
         **dict(zip(_TEXT_FIELDS, texts, strict=True)),
     )
 

@@ -6,7 +6,10 @@
     ├── EngineError          the embedded server could not be installed, started, found or stopped
     ├── ServerError          the server refused a statement; carries code, name and query id
     ├── RebuildRefused       a window cannot be rebuilt safely; says why and what to do
+    │   └── RebuildDisturbed inserts kept arriving
+    ├── IngestPaused         the server has no room for inserts just now
     ├── LandingRefused       landing files cannot be loaded as they are (core.landing)
+    │   └── LandingMissing   there is no such landing folder (resources.landing)
     ├── TypeRefused          a column that cannot travel between ClickHouse and Spark unchanged
     ├── ReadRefused          a read that would not give every row exactly once
     ├── WriteRefused         a batch that could not be written exactly once
@@ -70,6 +73,10 @@ class RebuildRefused(ChmvError):
     """A rebuild that would not be exact is not started."""
 
 
+class RebuildDisturbed(RebuildRefused):
+    """Inserts kept arriving; another protocol, or another moment, may do."""
+
+
 class JournalRefused(ChmvError):
     """What the journal says does not allow the step that was asked for."""
 
@@ -98,6 +105,16 @@ class IngestRefused(ChmvError):
         fix = f"Run:{todo}" if todo else "See docs/journal.md for what a source needs."
         super().__init__(
             f"source {source}: {found}, but wanted tables that deduplicate. A retried commit would double rows. {fix}"
+        )
+
+
+class IngestPaused(ChmvError):
+    """A server under such pressure that nothing was sent."""
+
+    def __init__(self, source: str, reason: str, waited_seconds: float) -> None:
+        super().__init__(
+            f"source {source}: {reason}, for {waited_seconds / 60:.0f} minutes, but wanted room for inserts. More parts would only make "
+            "it worse. Nothing is lost; let merges catch up (`system.merges`), then ingest again."
         )
 
 

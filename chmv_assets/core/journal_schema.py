@@ -13,6 +13,7 @@ from chmv_assets.core.batches import Statement, render_create_batches
 from chmv_assets.core.manifest import render_create_landing_files, render_create_quarantine
 from chmv_assets.core.names import QName, quote_identifier
 from chmv_assets.core.own_tables import OWN_DATABASE, on_cluster, read_settings, render_own_table, write_settings
+from chmv_assets.core.rebuild_journal import render_create_rebuilds
 from chmv_assets.core.watermarks import render_create_watermarks
 
 SCHEMA_VERSIONS = QName(OWN_DATABASE, "schema_versions")
@@ -35,6 +36,7 @@ MIGRATIONS: tuple[Migration, ...] = (
         title="landing files and quarantine",
         render=lambda cluster: (render_create_landing_files(cluster), render_create_quarantine(cluster)),
     ),
+    Migration(number=4, title="rebuilds", render=lambda cluster: (render_create_rebuilds(cluster),)),
 )
 SCHEMA_VERSION = MIGRATIONS[-1].number
 

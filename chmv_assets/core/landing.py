@@ -7,7 +7,7 @@ known; a batch that was planned once keeps its files, whatever arrives before it
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from chmv_assets.core.batches import batch_id
@@ -122,8 +122,10 @@ class ColumnFit:
     ignored: tuple[str, ...]  # in the files only
 
 
-def fit_columns(table: Object, found: Sequence[str], extra: ExtraColumns = "refuse") -> ColumnFit:
-    """Match columns by name, or refuse with all defects at once."""
+def fit_columns(
+    table: Object, found: Sequence[str], extra: ExtraColumns = "refuse", stamped: Collection[str] = ()
+) -> ColumnFit:
+    """Match columns by name, or refuse with all defects at once; `stamped` columns are filled by the ingest itself."""
     insertable = [column for column in table.columns if column.default_kind not in ("MATERIALIZED", "ALIAS")]
     names = {column.name for column in insertable}
     defects = [f"column {name} is computed by the table and cannot be loaded" for name in _computed(table, found)]
@@ -133,7 +135,7 @@ def fit_columns(table: Object, found: Sequence[str], extra: ExtraColumns = "refu
             f"{', '.join(unknown)} stand in the files but not in the table: add the columns to its DDL, "
             "or set `extra_columns: ignore` for this landing"
         )
-    missing = [column for column in insertable if column.name not in found]
+    missing = [column for column in insertable if column.name not in found and column.name not in stamped]
     lacking = [column.name for column in missing if not _fills_itself(column)]
     if lacking:
         defects.append(f"{', '.join(lacking)} are missing in the files and have no DEFAULT in the table")

@@ -6,7 +6,8 @@ Quarantined rows are kept with file, reason and the row as it came; nothing ever
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from chmv_assets.core.batches import Statement
@@ -47,27 +48,41 @@ def render_create_quarantine(cluster: str = "") -> str:
     )
 
 
-def note_files(source: QName, batch: Batch, version: int, cluster: str = "") -> Statement:
-    """Note that a batch has taken its files; `version` must be lower than that of any later note of the same content."""
+def note_files(source: QName, batches: Sequence[Batch], version: int, cluster: str = "") -> Statement:
+    """Note that batches have taken their files; `version` must be lower than that of any later note of the same content."""
     sql = (
         f"INSERT INTO {LANDING_FILES.sql} (source, checksum, path, bytes, batch_id, version) "
-        "SELECT {source:String}, file.1, file.2, file.3, {batch:String}, bitNot({version:UInt64}) "
-        "FROM (SELECT arrayJoin({files:Array(Tuple(String, String, UInt64))}) AS file)"
+        "SELECT {source:String}, file.1, file.2, file.3, file.4, bitNot({version:UInt64}) "
+        "FROM (SELECT arrayJoin({files:Array(Tuple(String, String, UInt64, String))}) AS file)"
     )
-    files = [(file.checksum, file.path, file.bytes) for file in batch.files]
-    values = {"source": str(source), "batch": batch.id, "version": version, "files": files}
+    files = [(file.checksum, file.path, file.bytes, batch.id) for batch in batches for file in batch.files]
+    values = {"source": str(source), "version": version, "files": files}
     return Statement(sql=sql, parameters=values, settings=write_settings(cluster))
 
 
 def read_taken(source: QName, cluster: str = "") -> Statement:
-    """Checksum, path and batch of every content that a source has taken."""
-    sql = f"SELECT checksum, path, batch_id FROM {LANDING_FILES.sql} FINAL WHERE source = {{source:String}}"
+    """Checksum, path, batch and version of every content that a source has taken."""
+    sql = (
+        f"SELECT checksum, path, batch_id, bitNot(version) FROM {LANDING_FILES.sql} FINAL "
+        "WHERE source = {source:String}"
+    )
     return Statement(sql=sql, parameters={"source": str(source)}, settings=read_settings(cluster))
 
 
-def taken_paths(rows: Sequence[Sequence[Any]]) -> Mapping[str, str]:
-    """Checksum → path, as `plan_batches` wants it."""
-    return {str(checksum): str(path) for checksum, path, _ in rows}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakenFile:
+    """One content in the manifest."""
+
+    checksum: str
+    path: str
+    batch: str
+    version: int  # of the first time it was taken; the arrival time and version of its rows come from it
+
+
+def decode_taken(row: Sequence[Any]) -> TakenFile:
+    """A row of `read_taken` as a record."""
+    checksum, path, batch, version = row
+    return TakenFile(checksum=str(checksum), path=str(path), batch=str(batch), version=int(version))
 
 
 def count_quarantined(source: QName, batch: str, cluster: str = "") -> Statement:

@@ -108,7 +108,6 @@ class Object:
     populate: bool = False
     or_replace: bool = False
     references: tuple[Reference, ...] = ()
-    output: tuple[str, ...] = ()  # names of the columns that the SELECT gives, in order; empty when not known
     reader: Reader = "full"  # who read the SELECT; "none": nobody could, references are not known
 
     def column(self, name: str) -> Column | None:

@@ -173,3 +173,15 @@ def render_feed(feed: Feed, into: QName, outputs: Sequence[tuple[str, str]], hel
             value, kind = f"CAST({value}, {_literal(column.type)})", column.type
         where = f" WHERE {window_predicate(value, kind, feed.window, zone)}"
     return f"INSERT INTO {into.sql} ({columns}) SELECT {columns} FROM ({feed.view.select}){where}"
+
+
+def with_parts(source_filter: str, parts: Sequence[str] | None) -> str:
+    """A source filter that also names the parts to read; None: all of them.
+
+    >>> with_parts("d = 1", ["a", "b"])
+    "(d = 1) AND _part IN ('a', 'b')"
+    """
+    if parts is None:
+        return source_filter
+    named = f"_part IN ({', '.join(_literal(part) for part in parts)})"
+    return f"({source_filter}) AND {named}" if source_filter else named

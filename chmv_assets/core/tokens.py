@@ -121,9 +121,6 @@ def string_value(token_text: str) -> str:
     return unescape(token_text[1:-1].replace("''", "'"))
 
 
-_CLOSERS = {"(": ")", "[": "]"}
-
-
 class Cursor:
     """A position in a token list. Never raises at the end: it shows an `end` token for ever."""
 

@@ -73,7 +73,7 @@ def advance(mark: Watermark, outcome: BatchOutcome, view_class: ViewClass, versi
     Append and additive targets take late rows by themselves, replacing ones by version: such a window only needs to be
     reconciled again. What an opaque view made of late rows cannot be trusted: its window is stale until rebuilt.
     """
-    if not outcome.succeeded:
+    if not outcome.succeeded or mark.batch_id == outcome.batch_id:  # the same batch again: it was finished twice
         return mark
     return replace(
         _with_version(mark, version),
@@ -172,18 +172,24 @@ def write_watermarks(marks: Sequence[Watermark], cluster: str = "") -> Statement
 
 
 def read_watermarks(
-    source: QName | None = None, target: QName | None = None, cluster: str = "", limit: int = 100_000
+    source: QName | None = None,
+    target: QName | None = None,
+    cluster: str = "",
+    limit: int = 100_000,
+    between: tuple[datetime, datetime] | None = None,
 ) -> Statement:
-    """The present watermarks, of one source or target or of all, in order of windows."""
+    """The present watermarks, of one source or target or of all, in order of windows; `between` bounds their starts."""
     times = "toUnixTimestamp64Micro"
     sql = (
         f"SELECT source_id, target_table, {times}(window_start), {times}(window_end), {times}(last_processed_ts), "
         f"{times}(last_arrival_ts), batch_id, status, version FROM {WATERMARKS.sql} FINAL "
         "WHERE (empty({source:String}) OR source_id = {source:String}) "
         "AND (empty({target:String}) OR target_table = {target:String}) "
+        f"AND {times}(window_start) BETWEEN {{first:Int64}} AND {{last:Int64}} "
         "ORDER BY source_id, target_table, window_start LIMIT {limit:UInt32}"
     )
-    values = {"source": str(source or ""), "target": str(target or ""), "limit": limit}
+    first, last = (micros(moment) for moment in between) if between else (-(2**63), 2**63 - 1)
+    values = {"source": str(source or ""), "target": str(target or ""), "limit": limit, "first": first, "last": last}
     return Statement(sql=sql, parameters=values, settings=read_settings(cluster))
 
 

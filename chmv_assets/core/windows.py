@@ -251,10 +251,11 @@ def partition_matches(scheme: PartitionScheme, partition_text: str, ch_partition
 
     The two equal local hours of a DST change print alike; where `partition_id` is known, compare that instead.
     """
-    return _time_text(scheme, partition_text) == ch_partition.value
+    return partition_value(scheme, partition_text) == ch_partition.value
 
 
-def _time_text(scheme: PartitionScheme, partition_text: str) -> str | None:
+def partition_value(scheme: PartitionScheme, partition_text: str) -> str | None:
+    """The time part of a text of `system.parts.partition`, spelled as `ChPartition.value`; None if it has another shape."""
     text = partition_text.strip()
     items = [text]
     if text.startswith("(") and text.endswith(")"):

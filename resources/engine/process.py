@@ -102,9 +102,9 @@ def read_tail(layout: DataLayout) -> str:
 
 
 def _wait_gone(pid: int, started: str, timeout_seconds: float, sleep: Callable[[float], None]) -> bool:
-    give_up = time.monotonic() + timeout_seconds
-    while time.monotonic() < give_up:
+    """Look until it is gone. Counts looks, not the clock: a machine that was paused has not given the process any time."""
+    for _ in range(max(1, round(timeout_seconds / _POLL_SECONDS))):
         if process_start(pid) != started:
             return True
         sleep(_POLL_SECONDS)
-    return False
+    return process_start(pid) != started

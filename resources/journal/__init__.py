@@ -2,7 +2,7 @@
 
 from resources.journal.locks import HeldLock, Locks
 from resources.journal.recovery import collect_garbage, fetch_staging, finish_all, finish_batch
-from resources.journal.store import CLUSTER_VARIABLE, Journal, this_owner
+from resources.journal.store import CLUSTER_VARIABLE, Journal
 
 __all__ = [
     "CLUSTER_VARIABLE",
@@ -13,5 +13,4 @@ __all__ = [
     "fetch_staging",
     "finish_all",
     "finish_batch",
-    "this_owner",
 ]

@@ -96,6 +96,12 @@ class Locks:
         """Give a lock back; False if it was not ours any more."""
         return self._create(held.name, plan_release(held.state))
 
+    def forget(self, name: str) -> None:
+        """Remove every trace of a lock whose subject is done for good; its fencing tokens begin anew."""
+        _, states, _ = self._read(name)
+        for state in states:
+            self.server.command(render_forget(name, state.generation, self.cluster))
+
     def holder(self, name: str) -> str:
         """Who holds a lock now, or nothing."""
         seen, _, now_us = self._read(name)

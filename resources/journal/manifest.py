@@ -2,33 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from chmv_assets.core.landing import Batch
-from chmv_assets.core.manifest import count_quarantined, note_files, read_taken, taken_paths
+from chmv_assets.core.manifest import TakenFile, count_quarantined, decode_taken, note_files, read_taken
 from chmv_assets.core.names import QName
 from resources.journal.store import Journal
 
+_LEASE_SECONDS = 10.0  # one read, one insert; whoever dies in between is not waited for any longer
 
-def read_taken_files(journal: Journal, source: QName) -> Mapping[str, str]:
-    """Checksum → path of every content that the source has taken."""
+
+def read_taken_files(journal: Journal, source: QName) -> list[TakenFile]:
+    """Every content that the source has taken."""
     journal.prepare()
     statement = read_taken(source, journal.cluster)
-    return taken_paths(journal.server.rows(statement.sql, statement.parameters, statement.settings))
+    return [decode_taken(row) for row in journal.server.rows(statement.sql, statement.parameters, statement.settings)]
 
 
-def read_taken_batches(journal: Journal, source: QName) -> Mapping[str, tuple[str, str]]:
-    """Checksum → path and batch of every content that the source has taken."""
+def take_files(journal: Journal, source: QName, batches: Sequence[Batch]) -> int:
+    """Note the files of new batches before their first row is read; gives the version under which they are taken.
+
+    Call it inside `hold_landing`, with batches that were planned from what is taken inside it too.
+    """
+    version = journal.versions.next()
+    if batches:
+        journal.run(note_files(source, batches, version, journal.cluster))
+    return version
+
+
+@contextmanager
+def hold_landing(journal: Journal, source: QName) -> Iterator[None]:
+    """Between reading what is taken and taking more, nobody else may: one content belongs to one batch."""
     journal.prepare()
-    statement = read_taken(source, journal.cluster)
-    rows = journal.server.rows(statement.sql, statement.parameters, statement.settings)
-    return {str(checksum): (str(path), str(batch)) for checksum, path, batch in rows}
-
-
-def take_files(journal: Journal, source: QName, batch: Batch) -> None:
-    """Note a batch's files before its first row is read; the first batch to take a content keeps it."""
-    journal.prepare()
-    journal.run(note_files(source, batch, journal.versions.next(), journal.cluster))
+    lock = f"landing {source}"
+    with journal.locks.hold(
+        lock, journal.owner, lease_seconds=_LEASE_SECONDS, wait_seconds=1.5 * _LEASE_SECONDS
+    ) as held:
+        yield
+        journal.locks.check(held)
 
 
 def read_quarantined(journal: Journal, source: QName, batch: str) -> Mapping[str, int]:

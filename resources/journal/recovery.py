@@ -6,9 +6,12 @@ staging of a staged batch is never collected, since it is the only copy of rows 
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -22,15 +25,19 @@ from chmv_assets.core.batches import (
     plan_commit,
     staging_name,
 )
+from chmv_assets.core.chunks import is_direct
 from chmv_assets.core.errors import JournalRefused
 from chmv_assets.core.names import QName, parse_qname
 from chmv_assets.core.own_tables import OWN_DATABASE
+from resources.clickhouse import Server
 from resources.introspect import fetch_columns
-from resources.journal.locks import DEFAULT_LEASE_SECONDS
 from resources.journal.store import Journal
 from resources.retry import call_with_retry
 
-_WAIT_SECONDS = 1.25 * DEFAULT_LEASE_SECONDS  # a rerun right after a kill waits for the dead driver's lease
+# Renewed before every slice. Short, because a rerun right after a kill waits for it; a slice that takes longer may be
+# committed by two drivers, which its token makes a no-op.
+_LEASE_SECONDS = 20.0
+_WAIT_SECONDS = 1.25 * _LEASE_SECONDS
 
 
 def finish_batch(
@@ -39,11 +46,14 @@ def finish_batch(
     batch: str,
     *,
     sleep: Callable[[float], None] = time.sleep,
-    lease_seconds: float = DEFAULT_LEASE_SECONDS,
+    lease_seconds: float = _LEASE_SECONDS,
     wait_seconds: float = _WAIT_SECONDS,
+    before_mark: Callable[[], None] = lambda: None,
+    parallelism: int = 1,
 ) -> BatchRecord:
     """Commit a staged batch once more, or find that it is committed; a no-op for rows that are in already.
 
+    `before_mark` runs when all rows are in and before the batch counts as committed: what it does is done at least once.
     The lock keeps two drivers from doing the same work; that rows are in once does not depend on it, the tokens see to that.
     """
     journal.prepare()
@@ -56,28 +66,62 @@ def finish_batch(
                 "attempts are not known, so none of its rows are in the source. Run the ingest again."
             )
         if record.status == "staged":
-            _commit(journal, record, lambda: journal.locks.renew(held, lease_seconds), sleep)
-            record = journal.note_batch(source, batch, "committed", detail="finished from staging")
+            _commit(journal, record, lambda: journal.locks.renew(held, lease_seconds), sleep, parallelism)
+            before_mark()
+            detail = "; ".join(filter(None, (record.detail, "finished from staging")))
+            record = journal.note_batch(source, batch, "committed", detail=detail)
         drop_staging(journal, source, batch)
+    journal.locks.forget(name)  # nobody needs to wait for a batch that is done
     return record
 
 
+def drop_leftovers(journal: Journal, source: QName) -> list[StagingTable]:
+    """Drop staging tables of batches that are committed: their driver died between the mark and the drop."""
+    left = [table for table in fetch_staging(journal) if table.source == source]
+    done = {table.name: journal.read_batch(source, table.batch) for table in left}
+    dropped = [table for table in left if (record := done[table.name]) is not None and record.status == "committed"]
+    for table in dropped:
+        journal.server.command(f"DROP TABLE IF EXISTS {table.name.sql} SYNC")
+    return dropped
+
+
 def finish_all(journal: Journal, *, sleep: Callable[[float], None] = time.sleep) -> list[BatchRecord]:
-    """Checkpoint replay: finish every batch that is staged, oldest first."""
-    staged = journal.read_batches(limit=100_000, status="staged")
+    """Checkpoint replay: finish every batch that is staged, oldest first; a direct one waits in its files for its ingest."""
+    staged = [one for one in journal.read_batches(limit=100_000, status="staged") if not is_direct(one)]
     return [finish_batch(journal, record.source, record.batch, sleep=sleep) for record in reversed(staged)]
 
 
-def _commit(journal: Journal, record: BatchRecord, renew: Callable[[], None], sleep: Callable[[float], None]) -> None:
+def _commit(
+    journal: Journal,
+    record: BatchRecord,
+    renew: Callable[[], None],
+    sleep: Callable[[float], None],
+    parallelism: int,
+) -> None:
+    """Commit all slices, several at a time on connections of their own; the lease is renewed between the rounds."""
     columns = _staged_columns(journal, record)
     _verify_counts(journal, record)
-    for statement in plan_commit(record.source, record.batch, columns, record.slices):
-        renew()
-        _run_slice(journal, statement, sleep)
+    statements = plan_commit(record.source, record.batch, columns, record.slices)
+    lanes = min(parallelism, len(statements))
+    if lanes <= 1:
+        for statement in statements:
+            renew()
+            _run_slice(journal.server, statement, sleep)
+        return
+    with ExitStack() as stack:
+        servers = [stack.enter_context(Server(journal.server.endpoint)) for _ in range(lanes)]
+        pool = stack.enter_context(ThreadPoolExecutor(max_workers=lanes))
+        for start in range(0, len(statements), lanes):
+            renew()
+            chosen = statements[start : start + lanes]
+            list(pool.map(_run_slice, servers, chosen, itertools.repeat(sleep)))
 
 
-def _run_slice(journal: Journal, statement: Statement, sleep: Callable[[float], None]) -> None:
-    call_with_retry(lambda: journal.run(statement), sleep=sleep)
+def _run_slice(server: Server, statement: Statement, sleep: Callable[[float], None]) -> None:
+    def run() -> None:
+        server.command(statement.sql, statement.parameters, statement.settings)
+
+    call_with_retry(run, sleep=sleep)
 
 
 def _staged_columns(journal: Journal, record: BatchRecord) -> Sequence[str]:

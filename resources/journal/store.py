@@ -1,16 +1,14 @@
 """The journal: batches and watermarks in the database `chmv`, made and migrated here at first use.
 
 Invariants: a row's version is above that of the row it follows; a batch moves only along its statuses; watermarks are
-changed by read – decide – write under a lock per target. What the rules are is in `core.batches` and `core.watermarks`.
+changed by read – decide – write under a lock per source. What the rules are is in `core.batches` and `core.watermarks`.
 """
 
 from __future__ import annotations
 
-import os
-import socket
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from chmv_assets.core.batches import (
     BatchRecord,
@@ -36,20 +34,15 @@ from chmv_assets.core.names import QName
 from chmv_assets.core.versions import VersionAllocator
 from chmv_assets.core.watermarks import Watermark, decode_watermark, read_watermarks, write_watermarks
 from chmv_assets.core.windows import Window
+from chmv_assets.process_identity import VERSIONS, this_owner
 from resources.clickhouse import Server
 from resources.journal.locks import Locks
 
 CLUSTER_VARIABLE = "CHMV_CLICKHOUSE_CLUSTER"
+_MARKS_LEASE_SECONDS = 10.0  # one read and one insert; whoever dies in between is not waited for any longer
+_MARKS_WAIT_SECONDS = 15.0
 _MISSING = frozenset({60, 81})  # no such table, no such database
 Decide = Callable[[Watermark, int], Watermark]  # the present watermark and a version for the next
-
-
-def this_owner() -> str:
-    """Who writes: host and process."""
-    return f"{socket.gethostname()}:{os.getpid()}"
-
-
-_versions = VersionAllocator(clock_ms=lambda: time.time_ns() // 1_000_000, process=os.getpid())
 
 
 @dataclass
@@ -59,7 +52,7 @@ class Journal:
     server: Server
     cluster: str = ""
     owner: str = field(default_factory=this_owner)
-    versions: VersionAllocator = field(default_factory=lambda: _versions, repr=False)
+    versions: VersionAllocator = field(default_factory=lambda: VERSIONS, repr=False)
     _ready: bool = False
 
     @property
@@ -128,6 +121,16 @@ class Journal:
                 f"batch {batch} of {source}: found it {before.status if before else 'unknown'} but wanted it {status}. "
                 "That would forget what has happened to its rows. `chmv batches` shows it; send new rows as a new batch."
             )
+        if (
+            before is not None
+            and before.status == "staged"
+            and slices is not None
+            and tuple(sorted(slices)) != before.slices
+        ):
+            raise JournalRefused(
+                f"batch {batch} of {source}: found other rows written down by {before.owner} but wanted to write down ours. Theirs may "
+                "be in the source already; the first account counts. Run again: the batch is finished as they wrote it down."
+            )
         kept = tuple(slices) if slices is not None else (before.slices if before else ())
         record = BatchRecord(
             batch=batch,
@@ -149,25 +152,42 @@ class Journal:
             )
         return record
 
-    def read_watermarks(self, source: QName | None = None, target: QName | None = None) -> list[Watermark]:
+    def read_watermarks(
+        self,
+        source: QName | None = None,
+        target: QName | None = None,
+        *,
+        between: tuple[datetime, datetime] | None = None,
+    ) -> list[Watermark]:
         """Present watermarks; none if there is no journal yet. Creates nothing."""
-        return [decode_watermark(row) for row in self._rows_if_any(read_watermarks(source, target, self.cluster))]
+        statement = read_watermarks(source, target, self.cluster, between=between)
+        return [decode_watermark(row) for row in self._rows_if_any(statement)]
 
     def move_watermarks(
-        self, source: QName, target: QName, changes: Mapping[Window, Decide], *, wait_seconds: float = 30.0
+        self,
+        source: QName,
+        changes: Mapping[QName, Mapping[Window, Decide]],
+        *,
+        wait_seconds: float = _MARKS_WAIT_SECONDS,
     ) -> list[Watermark]:
-        """Apply one decision per window and write what has changed, in one insert; gives the new state of all of them."""
+        """Apply one decision per target and window and write what has changed, in one insert; gives the new state of all."""
         self.prepare()
-        with self.locks.hold(f"watermarks {source} {target}", self.owner, wait_seconds=wait_seconds) as held:
-            present = {mark.window_start: mark for mark in self.read_watermarks(source, target)}
+        hold = self.locks.hold(
+            f"watermarks {source}", self.owner, lease_seconds=_MARKS_LEASE_SECONDS, wait_seconds=wait_seconds
+        )
+        with hold as held:
+            starts = [window.start for windows in changes.values() for window in windows]
+            marks = self.read_watermarks(source, between=(min(starts), max(starts)))
+            present = {(mark.target_table, mark.window_start): mark for mark in marks}
             moved: list[Watermark] = []
             changed: list[Watermark] = []
-            for window, decide in changes.items():
-                before = present.get(window.start) or _opened(source, target, window)
-                after = decide(before, self.versions.next(above=before.version))
-                moved.append(after)
-                if after != before:
-                    changed.append(after)
+            for target, windows in changes.items():
+                for window, decide in windows.items():
+                    before = present.get((target, window.start)) or _opened(source, target, window)
+                    after = decide(before, self.versions.next(above=before.version))
+                    moved.append(after)
+                    if after != before:
+                        changed.append(after)
             self.locks.check(held)
             if changed:
                 self.run(write_watermarks(changed, self.cluster))

@@ -9,7 +9,7 @@ from chmv_assets.core.manifest import QUARANTINE
 from chmv_assets.core.names import QName
 from resources.clickhouse import Server
 from resources.journal import Journal
-from resources.journal.manifest import read_quarantined, read_taken_files, take_files
+from resources.journal.manifest import hold_landing, read_quarantined, read_taken_files, take_files
 
 
 def file(path: str, checksum: str) -> LandingFile:
@@ -20,14 +20,16 @@ def test_first_batch_keeps_a_content_and_a_second_plan_is_empty(server: Server) 
     journal = Journal(server)
     source = QName("d", f"s{secrets.token_hex(3)}")
     files = [file("a", "x"), file("o'dd\\name.csv", "y")]
-    assert read_taken_files(journal, source) == {}
-    (batch,) = plan_batches(source, files, {}).batches
-    take_files(journal, source, batch)
-    take_files(journal, source, batch)
-    take_files(journal, source, Batch(id="later", files=(file("copy", "x"),)))
-    assert read_taken_files(journal, source) == {"x": "a", "y": "o'dd\\name.csv"}
-    assert read_taken_files(journal, QName("d", "other")) == {}
-    again = plan_batches(source, [*files, file("copy", "x")], read_taken_files(journal, source))
+    with hold_landing(journal, source):
+        assert read_taken_files(journal, source) == []
+        (batch,) = plan_batches(source, files, {}).batches
+        version = take_files(journal, source, [batch])
+    take_files(journal, source, [batch])
+    take_files(journal, source, [Batch(id="later", files=(file("copy", "x"),))])
+    taken = sorted((one.checksum, one.path, one.batch, one.version) for one in read_taken_files(journal, source))
+    assert taken == [("x", "a", batch.id, version), ("y", "o'dd\\name.csv", batch.id, version)]
+    assert read_taken_files(journal, QName("d", "other")) == []
+    again = plan_batches(source, [*files, file("copy", "x")], {"x": "a", "y": "o'dd\\name.csv"})
     assert (again.batches, again.known, [(f.path, first) for f, first in again.duplicates]) == ((), 2, [("copy", "a")])
 
 

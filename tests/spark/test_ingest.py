@@ -7,7 +7,10 @@ import secrets
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from clickhouse_connect.driver.client import Client
 from pyspark.sql import SparkSession
@@ -16,6 +19,8 @@ from chmv_assets.core.catalog import SourceFile
 from chmv_assets.core.landing import LandingRefused
 from chmv_assets.core.names import QName
 from chmv_assets.core.statements import split_statements
+from chmv_assets.core.versions import VersionAllocator
+from chmv_assets.core.windows import Window
 from chmv_assets.ingest import Ingester
 from chmv_assets.pipeline import Pipeline, load_pipeline
 from resources.clickhouse import Server
@@ -65,14 +70,17 @@ class Site:
             pipeline=pipeline,
             source=pipeline.catalog.objects[name],
             landing=landing,
-            journal=Journal(self.server),
+            journal=Journal(self.server, versions=VersionAllocator(clock_ms=lambda: int(NOW.timestamp() * 1000))),
             spark=lambda: self.spark,
-            now=lambda: NOW,
         )
 
     def write(self, name: str, rows: list[dict[str, object] | str]) -> None:
         lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
         (self.landing / name).write_text("\n".join(lines) + "\n")
+
+    def write_parquet(self, name: str, rows: list[dict[str, object]], **options: Any) -> None:
+        table = pa.Table.from_pylist([{**row, "at": datetime.fromisoformat(str(row["at"]))} for row in rows])
+        pq.write_table(table, self.landing / name, **options)
 
     def count(self) -> int:
         return int(self.client.query(f"SELECT count() FROM {self.database}.hits").result_rows[0][0])
@@ -144,23 +152,40 @@ def test_too_many_bad_rows_commit_nothing_and_say_so(site: Site) -> None:
     site.assert_target_equals_its_query()
 
 
-@pytest.mark.parametrize("step", ["take_files", "finish_batch", "move_watermarks"])
+STEPS = {
+    "jsonl": ["take_files", "stage_batch", "resume_staged", "commit_staged", "move_watermarks"],
+    "parquet": ["take_files", "survey_batch", "commit_direct", "move_watermarks"],
+}
+
+
+@pytest.mark.parametrize(("form", "step"), [(form, step) for form, steps in STEPS.items() for step in steps])
 def test_crash_at_any_step_is_finished_by_the_next_ingest(
-    site: Site, monkeypatch: pytest.MonkeyPatch, step: str
+    site: Site, monkeypatch: pytest.MonkeyPatch, form: str, step: str
 ) -> None:
-    site.write("a.jsonl", [hit(minute, f"p{minute % 3}") for minute in range(40)])
+    rows = [hit(minute, f"p{minute % 3}") for minute in range(40)]
+    if form == "jsonl":
+        site.write("a.jsonl", rows)
+    else:
+        site.write_parquet("a.parquet", rows)
 
     def crash(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
+        if step == "resume_staged":  # dies while it finishes what another has left
+            patch.setattr("chmv_assets.ingest.commit_staged", crash)
+            with pytest.raises(KeyboardInterrupt):
+                site.ingester(form).run(str(site.landing))
         patch.setattr(f"chmv_assets.ingest.{step}", crash)
         with pytest.raises(KeyboardInterrupt):
-            site.ingester().run(str(site.landing))
-    site.ingester().run(str(site.landing))
+            site.ingester(form).run(str(site.landing))
+    report = site.ingester(form).run(str(site.landing))
+    assert (report.summary.rows_read, report.summary.rows_late) == (40, 24)
     assert site.count() == 40
     site.assert_target_equals_its_query()
     assert site.staging() == []
+    marks = Journal(site.server).read_watermarks(source=QName(site.database, "hits"))
+    assert {mark.target_table.table for mark in marks} == {"hits", "daily"}
 
 
 def test_csv_and_parquet_land_too(site: Site) -> None:
@@ -189,3 +214,67 @@ def test_columns_that_do_not_fit_are_refused_before_anything_is_read(site: Site)
     with pytest.raises(LandingRefused, match="surprise stand in the files but not in the table"):
         site.ingester().run(str(site.landing))
     assert site.count() == 0
+
+
+def test_parquet_goes_directly_and_its_bad_rows_to_quarantine(site: Site) -> None:
+    rows = [hit(minute % 20, "p") for minute in range(50)]
+    rows[7]["ms"], rows[9]["page"], rows[11]["ms"] = -1, None, 70_000
+    site.write_parquet("a.parquet", rows, row_group_size=8)
+    site.write_parquet("b.parquet", [hit(2, note="only here")])
+    report = site.ingester("parquet").run(str(site.landing))
+    assert (report.summary.rows_read, report.summary.rows_quarantined) == (51, 3)
+    assert report.reasons == {"ms: out of range for UInt16": 2, "page: null, but it is not Nullable": 1}
+    (batch,) = [one for one in Journal(site.server).read_batches() if one.source == QName(site.database, "hits")]
+    assert batch.slices[0].attempt.startswith("direct:500000:") and batch.rows == site.count() == 48
+    site.assert_target_equals_its_query()
+    found = site.client.query(
+        f"SELECT row FROM chmv.quarantine WHERE source = '{site.database}.hits' AND reason LIKE 'page%'"
+    ).result_rows
+    assert json.loads(found[0][0])["ms"] == 5
+
+
+def test_arrival_is_stamped_once_per_batch(site: Site) -> None:
+    site.write_parquet("a.parquet", [hit(1), hit(2)])
+    site.ingester("parquet").run(str(site.landing))
+    site.write("b.jsonl", [hit(3), hit(4)])
+    site.ingester("jsonl").run(str(site.landing))
+    found = site.client.query(f"SELECT toUnixTimestamp64Milli(arrived), count() FROM {site.database}.hits GROUP BY 1")
+    assert found.result_rows == [(int(NOW.timestamp() * 1000), 4)]
+
+
+def test_file_that_changed_after_it_was_written_down_is_refused(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.write_parquet("a.parquet", [hit(1), hit(2)])
+    with monkeypatch.context() as patch:
+        patch.setattr("chmv_assets.ingest.commit_direct", _crash)
+        with pytest.raises(KeyboardInterrupt):
+            site.ingester("parquet").run(str(site.landing))
+    kept = (site.landing / "a.parquet").read_bytes()
+    site.write_parquet("a.parquet", [hit(1), hit(3)])
+    report = site.ingester("parquet").run(str(site.landing))
+    (unfinished,) = report.unfinished
+    assert "found 0 of its 1 files but wanted all" in unfinished[1] and "Bring a.parquet back" in unfinished[1]
+    assert site.count() == 2  # the new content is a batch of its own
+    (site.landing / "old.parquet").write_bytes(kept)
+    assert site.ingester("parquet").run(str(site.landing)).unfinished == ()
+    assert site.count() == 4
+    site.assert_target_equals_its_query()
+
+
+def _crash(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("form", ["parquet", "jsonl"])
+def test_window_takes_only_files_that_touch_it(site: Site, form: str) -> None:
+    for name, minutes in (("today", 5), ("yesterday", 60 * 24)):
+        rows = [hit(minutes), hit(minutes + 1)]
+        if form == "jsonl":
+            site.write(f"{name} a.jsonl", rows)
+        else:
+            site.write_parquet(f"{name} a.parquet", rows)
+    day = NOW.replace(hour=0)
+    window = Window(day, day + timedelta(days=1))
+    assert site.ingester(form).run(str(site.landing), window).summary.rows_read == 2
+    assert site.ingester(form).run(str(site.landing), window).summary.files_known == 1
+    assert site.ingester(form).run(str(site.landing)).summary.rows_read == 2
+    assert site.count() == 4

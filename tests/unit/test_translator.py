@@ -130,7 +130,7 @@ def test_a_location_may_have_keys_of_its_own(demo: Pipeline) -> None:
             return super().get_asset_spec(props).replace_attributes(group_name="mine")
 
     built = build_assets(demo, START, Prefixed()).assets
-    definitions = dg.Definitions(assets=built, resources={"clickhouse": object()})
+    definitions = dg.Definitions(assets=built, resources={"clickhouse": object(), "spark": object()})
     dg.Definitions.validate_loadable(definitions)
     for asset in built:
         for spec in [asset] if isinstance(asset, dg.AssetSpec) else asset.specs:

@@ -1,8 +1,7 @@
-"""The closed protocol: rebuild windows that see few or no inserts, verified before and after.
+"""What every protocol works with: feeds, scratches, the state of sources, the swap. No protocol of its own.
 
-A scratch is built beside the target from the view's own SELECT and then swapped in, partition by partition. The source's
-highest block number and the running inserts are read before, between and after; if an insert came in between, the
-window is done again, three times at most. Readers see the old or the new partition, never a hole.
+A scratch is built beside the target from the view's own SELECT and swapped in partition by partition, so that readers see the
+old or the new partition, never a hole. When that is safe is decided by `closed` and `gated`.
 """
 
 from __future__ import annotations
@@ -17,21 +16,20 @@ from chmv_assets.core.catalog import Catalog
 from chmv_assets.core.errors import RebuildRefused
 from chmv_assets.core.model import Object, family
 from chmv_assets.core.names import QName
-from chmv_assets.core.rebuild import Feed, covered_window, plan_feed, render_feed, scratch_name
+from chmv_assets.core.rebuild import Feed, covered_window, plan_feed, render_feed, scratch_name, with_parts
 from chmv_assets.core.windows import ChPartition, Window, ch_partitions
 from resources.executor import Executor
 from resources.introspect import (
     PartitionState,
     describe_select,
     fetch_columns,
+    fetch_part_names,
     fetch_partitions,
     fetch_running_inserts,
     select_states,
 )
-from resources.scratch_marks import ScratchMarks, window_key
+from resources.scratch_marks import ScratchMarks
 
-MAX_TRIES = 3  # while the target is untouched
-MAX_TRIES_AFTER_SWAP = 12  # a swap that an insert overtook has to be put right
 DRAIN_SECONDS = 60.0
 
 
@@ -46,21 +44,9 @@ class ScratchResult:
     reused: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
-    """What a publication changed."""
-
-    partitions: tuple[str, ...]
-    rows_before: int
-    rows_after: int
-    tries: int
-    seconds: float
-    scratches: tuple[ScratchResult, ...]
-
-
 @dataclass
-class Rebuilder:
-    """Carries out the closed protocol for one catalog on one server."""
+class Workbench:
+    """One catalog on one server."""
 
     executor: Executor
     catalog: Catalog
@@ -81,7 +67,7 @@ class Rebuilder:
         self._server_zone = self._server_zone or self.executor.server.timezone
         return self._server_zone
 
-    def _session(self, view: Object) -> str:
+    def session(self, view: Object) -> str:
         """Where unqualified names of a view's SELECT belong; nothing if no declared object is there."""
         database = view.session_database
         return database if any(name.database == database for name in self.catalog.objects) else ""
@@ -89,13 +75,13 @@ class Rebuilder:
     def build_scratch(self, view: Object, window: Window | None) -> ScratchResult:
         """Compute a view's share of a window into its scratch table; a share that is still valid is kept."""
         started = self.clock()
-        feed, partitions = self._feed(view, window)
+        feed, partitions = self.feed(view, window)
         scratch = scratch_name(feed.target.name, view.name)
         self.marks.expire()
         self.executor.create_like(scratch, feed.target.name)
-        made_of = [[view.digest, feed.target.digest], self._source_state(feed)]
+        made_of = [[view.digest, feed.target.digest], self.source_state(feed)]
         done = self.marks.read(scratch, window)
-        states = self._states(scratch, feed.target, partitions)
+        states = self.states(scratch, feed.target, partitions)
         if done == _mark(made_of, states):
             rows = sum(state.rows for state in states)
             return ScratchResult(
@@ -103,58 +89,30 @@ class Rebuilder:
             )
         for state in states:
             self.executor.drop_partition(scratch, state.partition_id)
+        self.fill(feed, scratch)
+        states = self.states(scratch, feed.target, partitions)
+        self.marks.write(scratch, window, _mark(made_of, states))
+        rows = sum(state.rows for state in states)
+        return ScratchResult(view=view.name, scratch=scratch, rows=rows, seconds=self.clock() - started, reused=False)
+
+    def fill(self, feed: Feed, scratch: QName, parts: Sequence[str] | None = None) -> None:
+        """Insert a view's share into a scratch; with `parts`, only what these parts of the source give."""
         held = [
             name
             for name, _, kind in fetch_columns(self.executor.server, feed.target.name)
             if kind not in ("MATERIALIZED", "ALIAS")
         ]
-        outputs = describe_select(self.executor.server, view.select, self._session(view))
+        session = self.session(feed.view)
+        outputs = describe_select(self.executor.server, feed.view.select, session)
         sql = render_feed(feed, scratch, outputs, held, self.timezone)
-        self.executor.insert_select(scratch, sql, feed.source.name, feed.source_filter, self._session(view))
-        states = self._states(scratch, feed.target, partitions)
-        self.marks.write(scratch, window, _mark(made_of, states))
-        rows = sum(state.rows for state in states)
-        return ScratchResult(view=view.name, scratch=scratch, rows=rows, seconds=self.clock() - started, reused=False)
+        self.executor.insert_select(scratch, sql, feed.source.name, with_parts(feed.source_filter, parts), session)
 
-    def publish(self, target: Object, window: Window | None) -> Published:
-        """Replace a window of a target by what its views give, and leave nothing half done."""
-        started = self.clock()
-        views = self._rebuildable_views(target)
-        before = sum(state.rows for state in self._target_states(target, window))
-        swapped = False
-        for attempt in range(1, MAX_TRIES_AFTER_SWAP + 1):
-            if attempt > MAX_TRIES and not swapped:
-                break
-            fences = [self._quiet_state(view, window) for view in views]
-            shares = tuple(self.build_scratch(view, window) for view in views)
-            if [self._block_state(view, window) for view in views] != fences:
-                continue
-            changed = self._swap(target, window, shares)
-            swapped = True
-            self._drain()
-            if [self._block_state(view, window) for view in views] == fences:
-                after = sum(state.rows for state in self._target_states(target, window))
-                self._forget(target, shares, window)
-                return Published(
-                    partitions=changed, rows_before=before, rows_after=after, tries=attempt,
-                    seconds=self.clock() - started, scratches=shares,
-                )  # fmt: skip
-        raise self._disturbed(target, window, swapped)
+    def source_parts(self, feed: Feed) -> tuple[str, ...]:
+        """Names of the source's active parts that can hold rows of the share."""
+        wanted = {partition_id for partition_id, *_ in self.source_state(feed)}
+        return fetch_part_names(self.executor.server, feed.source.name, wanted)
 
-    def _disturbed(self, target: Object, window: Window | None, swapped: bool) -> RebuildRefused:
-        tries = MAX_TRIES_AFTER_SWAP if swapped else MAX_TRIES
-        state = (
-            "The window was swapped in, but rows that arrived during the last swap may be missing from it"
-            if swapped
-            else "The target is untouched"
-        )
-        return RebuildRefused(
-            f"target {target.name}: its source took inserts during each of {tries} tries for window {window_key(window)} "
-            f"but wanted a quiet moment. {state}: the closed protocol cannot tell such rows apart. "
-            "Run it again when the window is closed."
-        )
-
-    def _rebuildable_views(self, target: Object) -> tuple[Object, ...]:
+    def rebuildable_views(self, target: Object) -> tuple[Object, ...]:
         views = self.catalog.views_into(target.name)
         for view in views:
             if view.kind == "refreshable_view":
@@ -163,12 +121,12 @@ class Rebuilder:
                 )
         return views
 
-    def _feed(self, view: Object, window: Window | None) -> tuple[Feed, tuple[ChPartition, ...]]:
+    def feed(self, view: Object, window: Window | None) -> tuple[Feed, tuple[ChPartition, ...]]:
         scheme = self.catalog.scheme(view.name)
         covered, partitions = covered_window(scheme, window, self.timezone, self.server_zone)
         return plan_feed(self.catalog, view, covered, self.timezone, self.server_zone, self.now()), partitions
 
-    def _states(self, table: QName, target: Object, partitions: Sequence[ChPartition]) -> tuple[PartitionState, ...]:
+    def states(self, table: QName, target: Object, partitions: Sequence[ChPartition]) -> tuple[PartitionState, ...]:
         """The partitions of a table of the target's shape that belong to the window; all of them without a window."""
         states = fetch_partitions(self.executor.server, [table]).get(table, ())
         scheme = self.catalog.schemes.get(target.name)
@@ -176,12 +134,12 @@ class Rebuilder:
             return states
         return select_states(states, scheme, partitions)
 
-    def _target_states(self, target: Object, window: Window | None) -> tuple[PartitionState, ...]:
+    def target_states(self, target: Object, window: Window | None) -> tuple[PartitionState, ...]:
         scheme = self.catalog.schemes.get(target.name)
         _, partitions = covered_window(scheme, window, self.timezone, self.server_zone)
-        return self._states(target.name, target, partitions)
+        return self.states(target.name, target, partitions)
 
-    def _source_state(self, feed: Feed) -> list[tuple[str, int, int, int]]:
+    def source_state(self, feed: Feed) -> list[tuple[str, int, int, int]]:
         """What the share depends on: the source's partitions that overlap the window, or all of them."""
         states = fetch_partitions(self.executor.server, [feed.source.name]).get(feed.source.name, ())
         scheme = self.catalog.schemes.get(feed.source.name)
@@ -197,73 +155,76 @@ class Rebuilder:
         # Merges of a Summing or Replacing source drop rows without changing what it says; only blocks tell of inserts.
         return [(state.partition_id, 0, state.max_block, state.data_version) for state in states]
 
-    def _block_state(self, view: Object, window: Window | None) -> list[tuple[str, int, int, int]]:
-        feed, _ = self._feed(view, window)
-        return self._source_state(feed)
+    def block_state(self, view: Object, window: Window | None) -> list[tuple[str, int, int, int]]:
+        feed, _ = self.feed(view, window)
+        return self.source_state(feed)
 
-    def _quiet_state(self, view: Object, window: Window | None) -> list[tuple[str, int, int, int]]:
-        state = self._block_state(view, window)
-        self._drain()
+    def quiet_state(self, view: Object, window: Window | None) -> list[tuple[str, int, int, int]]:
+        state = self.block_state(view, window)
+        self.drain()
         return state
 
-    def _drain(self) -> None:
+    def drain(self, limit_seconds: float = DRAIN_SECONDS) -> None:
         """Wait until every insert that runs now has ended."""
         waiting = fetch_running_inserts(self.executor.server)
-        deadline = self.clock() + DRAIN_SECONDS
+        deadline = self.clock() + limit_seconds
         while waiting:
             if self.clock() > deadline:
                 raise RebuildRefused(
-                    f"{len(waiting)} insert(s) still run after {DRAIN_SECONDS:.0f} s. What they write cannot be told apart. "
+                    f"{len(waiting)} insert(s) still run after {limit_seconds:.0f} s. What they write cannot be told apart. "
                     "Try again when they have ended (system.processes shows them)."
                 )
             self.sleep(0.1)
             waiting &= fetch_running_inserts(self.executor.server)
 
-    def _swap(self, target: Object, window: Window | None, shares: Sequence[ScratchResult]) -> tuple[str, ...]:
+    def swap(self, target: Object, window: Window | None, scratches: Sequence[QName]) -> tuple[str, ...]:
+        """Publish what the scratches hold together; partitions that became empty go."""
         scheme = self.catalog.schemes.get(target.name)
         _, partitions = covered_window(scheme, window, self.timezone, self.server_zone)
         by_share = [
-            {s.partition_id for s in self._states(share.scratch, target, partitions) if s.rows} for share in shares
+            {s.partition_id for s in self.states(scratch, target, partitions) if s.rows} for scratch in scratches
         ]
         ready = sorted(set().union(*by_share))
-        stale = sorted({s.partition_id for s in self._target_states(target, window)} - set(ready))
+        stale = sorted({s.partition_id for s in self.target_states(target, window)} - set(ready))
         if not ready and stale:
-            self._refuse_emptying(target, shares)
-        source = shares[0].scratch
-        if len(shares) > 1 and ready:
+            self._refuse_emptying(target)
+        source = scratches[0]
+        if len(scratches) > 1 and ready:
             source = scratch_name(target.name, None)
             self.executor.drop_table(source)
             self.executor.create_like(source, target.name)
-            for share, ids in zip(shares, by_share, strict=True):
+            for scratch, ids in zip(scratches, by_share, strict=True):
                 for partition_id in sorted(ids):
-                    self.executor.attach_partition_from(source, partition_id, share.scratch)
+                    self.executor.attach_partition_from(source, partition_id, scratch)
         for partition_id in ready:
             self.executor.replace_partition(target.name, partition_id, source)
         for partition_id in stale:
             self.executor.drop_partition(target.name, partition_id)
-        if len(shares) > 1:
+        if len(scratches) > 1:
             self.executor.drop_table(scratch_name(target.name, None))
         return tuple(ready + stale)
 
-    def _refuse_emptying(self, target: Object, shares: Sequence[ScratchResult]) -> None:
+    def _refuse_emptying(self, target: Object) -> None:
         """Rows in the target and none in the source: more likely the source lost them than that they never were."""
-        views = [self.catalog.objects[share.view] for share in shares]
+        views = self.catalog.views_into(target.name)
         sources = [name for view in views if (name := self.catalog.trigger_of(view.name)) is not None]
         raise RebuildRefused(
             f"target {target.name}: holds rows for this window but its views give none from {', '.join(map(str, sources))}. "
             "Publishing would delete them. If they are really to go, DROP the partition by hand; else replay from the archive."
         )
 
-    def _forget(self, target: Object, shares: Sequence[ScratchResult], window: Window | None) -> None:
-        """Published shares are not needed any more; a scratch table without parts goes."""
+    def forget(self, target: Object, window: Window | None) -> None:
+        """Shares of a published window are not needed any more; a scratch table without parts goes."""
         scheme = self.catalog.schemes.get(target.name)
         _, partitions = covered_window(scheme, window, self.timezone, self.server_zone)
-        for share in shares:
-            self.marks.forget(share.scratch, window)
-            for state in self._states(share.scratch, target, partitions):
-                self.executor.drop_partition(share.scratch, state.partition_id)
-            if not fetch_partitions(self.executor.server, [share.scratch]):
-                self.executor.drop_table(share.scratch)
+        for view in self.catalog.views_into(target.name):
+            scratch = scratch_name(target.name, view.name)
+            if self.marks.read(scratch, window):
+                self.marks.forget(scratch, window)
+            for state in self.states(scratch, target, partitions):
+                self.executor.drop_partition(scratch, state.partition_id)
+            if not fetch_partitions(self.executor.server, [scratch]):
+                self.executor.drop_table(scratch)
 
 
 def _mark(made_of: object, states: Sequence[PartitionState]) -> str:

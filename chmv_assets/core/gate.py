@@ -1,0 +1,61 @@
+"""The gate: a constraint on a source that turns new inserts away for a moment, and opens by itself.
+
+An INSERT takes the constraints when it starts: those that run when the gate shuts finish whole, in the source and in every target,
+and new ones are refused (469) before anything is written, so a writer can simply send again. The constraint names the moment
+until which it holds, so that a crash of ours can never shut writers out for longer; a leftover is removed by whoever finds it.
+"""
+
+from __future__ import annotations
+
+from chmv_assets.core.names import QName, quote_identifier
+from chmv_assets.core.own_tables import on_cluster
+
+# `core.retry` knows a refusal by this word.
+GATE_PREFIX = "__chmv_fence_"
+GATE_SECONDS = 30.0
+MARGIN_SECONDS = 3.0  # a publication is not begun when less than this is left
+REFUSED_CODES = (469, 774)
+
+
+def gate_name(rebuild_id: str) -> str:
+    """One constraint per rebuild: two may gate the same source, and each opens its own."""
+    return f"{GATE_PREFIX}{rebuild_id}"
+
+
+def render_shut(source: QName, rebuild_id: str, until_ms: int, cluster: str = "") -> str:
+    """Shut the gate until a moment of the server's clock."""
+    condition = f"now64(3) >= fromUnixTimestamp64Milli({int(until_ms)})"
+    name = quote_identifier(gate_name(rebuild_id))
+    return f"ALTER TABLE {source.sql}{on_cluster(cluster)} ADD CONSTRAINT IF NOT EXISTS {name} CHECK {condition}"
+
+
+def render_open(source: QName, constraint: str, cluster: str = "") -> str:
+    """Open a gate; a no-op if it is open."""
+    return f"ALTER TABLE {source.sql}{on_cluster(cluster)} DROP CONSTRAINT IF EXISTS {quote_identifier(constraint)}"
+
+
+def read_gates() -> str:
+    """Database, table, constraint and deadline (ms) of every gate on the server, with the server's clock (ms)."""
+    pattern = rf"CONSTRAINT `?({GATE_PREFIX}\\w+)`? CHECK now64\\(3\\) >= fromUnixTimestamp64Milli\\((\\d+)\\)"
+    return (
+        "SELECT database, name, found[1], toInt64(found[2]), toUnixTimestamp64Milli(now64(3)) FROM ("
+        f"SELECT database, name, arrayJoin(extractAllGroupsVertical(create_table_query, '{pattern}')) AS found "
+        f"FROM system.tables WHERE position(create_table_query, '{GATE_PREFIX}') > 0)"
+    )
+
+
+def read_in_doubt() -> str:
+    """Tokens whose last insert into a source failed after it may have written: a retry of theirs would double rebuilt rows.
+
+    What the gate refused wrote nothing. Needs `SYSTEM FLUSH LOGS` before.
+    """
+    refused = ", ".join(map(str, REFUSED_CODES))
+    return (
+        "SELECT token, toUnixTimestamp64Milli(max(at)) FROM (SELECT Settings['insert_deduplication_token'] AS token, "
+        "event_time_microseconds AS at, type, exception_code FROM system.query_log "
+        "WHERE query_kind IN ('Insert', 'AsyncInsertFlush') AND has(tables, {table:String}) "
+        "AND event_date >= toDate(now() - {seconds:UInt32}) AND event_time > now() - {seconds:UInt32} "
+        "AND type IN ('ExceptionWhileProcessing', 'QueryFinish') AND notEmpty(token) "
+        f"AND NOT (type = 'ExceptionWhileProcessing' AND exception_code IN ({refused}))) "
+        "GROUP BY token HAVING argMax(type, at) = 'ExceptionWhileProcessing'"
+    )

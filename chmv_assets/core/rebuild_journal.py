@@ -1,0 +1,81 @@
+"""Rebuilds in the journal: which one runs, how far it has come, what it would leave behind. Pure records and SQL text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from chmv_assets.core.batches import Statement
+from chmv_assets.core.names import QName, parse_qname
+from chmv_assets.core.own_tables import OWN_DATABASE, read_settings, render_own_table, write_settings
+from chmv_assets.core.rebuild_plan import Step, decode_steps, encode_steps
+from chmv_assets.core.settings_values import Protocol
+
+REBUILDS = QName(OWN_DATABASE, "rebuilds")
+RebuildStatus = Literal["running", "published", "rolled_back"]
+_COLUMNS = "rebuild_id, target, window, protocol, status, steps, step, detail, owner, version"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RebuildRecord:
+    """One rebuild; `step` is the number of the last one that was begun."""
+
+    rebuild_id: str
+    target: QName
+    window: str
+    protocol: Protocol
+    status: RebuildStatus
+    steps: tuple[Step, ...]
+    step: int
+    version: int
+    detail: str = ""
+    owner: str = ""
+
+
+def lease_name(target: QName) -> str:
+    """The lock that a rebuild holds: one at a time per target, whatever its windows."""
+    return f"rebuild {target}"
+
+
+def render_create_rebuilds(cluster: str = "") -> str:
+    """The journal's table of rebuilds."""
+    columns = (
+        "rebuild_id String", "target String", "window String", "protocol LowCardinality(String)",
+        "status LowCardinality(String)", "steps String", "step Int32", "detail String", "owner String", "version UInt64",
+        "updated_at DateTime64(6, 'UTC') DEFAULT now64(6, 'UTC')",
+    )  # fmt: skip
+    return render_own_table(REBUILDS, columns, ("target", "rebuild_id"), cluster)
+
+
+def write_rebuild(record: RebuildRecord, cluster: str = "") -> Statement:
+    """Note how far a rebuild is; the row of the highest version counts."""
+    sql = (
+        f"INSERT INTO {REBUILDS.sql} ({_COLUMNS}) SELECT {{id:String}}, {{target:String}}, {{window:String}}, "
+        "{protocol:String}, {status:String}, {steps:String}, {step:Int32}, {detail:String}, {owner:String}, {version:UInt64}"
+    )
+    values = {
+        "id": record.rebuild_id, "target": str(record.target), "window": record.window, "protocol": record.protocol,
+        "status": record.status, "steps": encode_steps(record.steps), "step": record.step, "detail": record.detail,
+        "owner": record.owner, "version": record.version,
+    }  # fmt: skip
+    return Statement(sql=sql, parameters=values, settings=write_settings(cluster))
+
+
+def read_rebuilds(status: RebuildStatus | None = None, cluster: str = "", limit: int = 1000) -> Statement:
+    """The present rows of the newest rebuilds (of one status), newest first."""
+    sql = (
+        f"SELECT {_COLUMNS} FROM {REBUILDS.sql} FINAL WHERE empty({{status:String}}) OR status = {{status:String}} "
+        "ORDER BY updated_at DESC, rebuild_id LIMIT {limit:UInt32}"
+    )
+    return Statement(sql=sql, parameters={"status": status or "", "limit": limit}, settings=read_settings(cluster))
+
+
+def decode_rebuild(row: Sequence[Any]) -> RebuildRecord:
+    """A row of `read_rebuilds` as a record."""
+    rebuild_id, target, window, protocol, status, steps, step, detail, owner, version = row
+    return RebuildRecord(
+        rebuild_id=str(rebuild_id), target=parse_qname(str(target), ""), window=str(window), protocol=protocol,
+        status=status, steps=decode_steps(str(steps)), step=int(step), detail=str(detail), owner=str(owner),
+        version=int(version),
+    )  # fmt: skip

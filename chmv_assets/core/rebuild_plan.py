@@ -1,0 +1,150 @@
+"""A rebuild as typed steps: what `explain` prints is what is carried out, and what a crash leaves is what `undo_of` names.
+
+Invariant: until `publish` the old data serves; from there to the end every row that was in before the gate shut is in the new data.
+So at any step the way back (open the gate, release merges, drop scratches) is safe, and a rebuild that was cut off is simply not
+done. Statements and their order of execution live in `resources.rebuild`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from chmv_assets.core.catalog import Catalog
+from chmv_assets.core.model import Object, ViewClass
+from chmv_assets.core.names import QName
+from chmv_assets.core.settings_values import Protocol
+
+StepKind = Literal[
+    "settle", "scratch", "compare", "hold merges", "prebuild", "shut gate", "drain", "complete", "build", "publish", "open gate",
+    "release merges", "drop scratch",
+]  # fmt: skip
+_MEANING: dict[StepKind, str] = {
+    "settle": "wait until no insert into {name} is in doubt: one that failed half way and will be sent again",
+    "scratch": "create {name}, empty, like the target",
+    "compare": "check that no insert came into the sources of {name} meanwhile, else do it again, three times at most",
+    "hold merges": "stop merges of {name}, so that its parts keep their names",
+    "prebuild": "compute what the parts of now give through {name}, while writers go on",
+    "shut gate": "refuse new inserts into {name} (code 469, writers send again)",
+    "drain": "wait for inserts that run",
+    "complete": "add what arrived meanwhile through {name}",
+    "build": "compute all of {name}'s share behind the gate: its result depends on all rows together",
+    "publish": "replace the window's partitions of {name}, one atomic swap each",
+    "open gate": "let inserts into {name} through again",
+    "release merges": "let {name} merge again",
+    "drop scratch": "drop {name}",
+}
+# Classes whose result over all rows is the sum of their results over parts: the trigger itself relies on that.
+SPLITTABLE: frozenset[ViewClass] = frozenset({"append", "additive", "replacing"})
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step on one object."""
+
+    kind: StepKind
+    name: QName
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {_MEANING[self.kind].format(name=self.name)}"
+
+
+def find_roots(catalog: Catalog, target: QName) -> tuple[QName, ...]:
+    """The tables in which all rows of a target first arrive: up the chain of triggers."""
+    roots: set[QName] = set()
+    seen: set[QName] = set()
+    waiting = [target]
+    while waiting:
+        table = waiting.pop()
+        if table in seen:
+            continue
+        seen.add(table)
+        triggers = [trigger for view in catalog.views_into(table) if (trigger := catalog.trigger_of(view.name))]
+        if table != target and not triggers:
+            roots.add(table)
+        waiting += triggers
+    return tuple(sorted(roots))
+
+
+def can_prebuild(catalog: Catalog, view: Object) -> bool:
+    """Whether a view's share may be computed part by part: then only what arrived meanwhile is left for behind the gate."""
+    trigger = catalog.trigger_of(view.name)
+    mentions = sum(reference.name == trigger for reference in view.references)
+    return catalog.facts[view.name].view_class in SPLITTABLE and mentions == 1
+
+
+def plan_closed(target: QName, views: Sequence[Object]) -> tuple[Step, ...]:
+    """The closed protocol for the views of a target."""
+    return (
+        Step("drain", target),
+        *(Step("prebuild", view.name) for view in views),
+        Step("compare", target),
+        Step("publish", target),
+        Step("drain", target),
+        Step("compare", target),
+    )
+
+
+def plan_gated(
+    catalog: Catalog, target: QName, views: Sequence[tuple[Object, QName]], roots: Iterable[QName]
+) -> tuple[Step, ...]:
+    """The gated protocol for the views of a target, each with its scratch."""
+    gates = list(roots)
+    online = [(view, scratch) for view, scratch in views if can_prebuild(catalog, view)]
+    late = [(view, scratch) for view, scratch in views if not can_prebuild(catalog, view)]
+    held = list(dict.fromkeys(source for view, _ in online if (source := catalog.trigger_of(view.name)) is not None))
+    return (
+        *(Step("settle", root) for root in gates),
+        *(Step("scratch", scratch) for _, scratch in views),
+        *(Step("hold merges", source) for source in held),
+        *(Step("prebuild", view.name) for view, _ in online),
+        *(Step("shut gate", root) for root in gates),
+        Step("drain", target),
+        *(Step("complete", view.name) for view, _ in online),
+        *(Step("build", view.name) for view, _ in late),
+        Step("publish", target),
+        *(Step("open gate", root) for root in gates),
+        *(Step("release merges", source) for source in held),
+        *(Step("drop scratch", scratch) for _, scratch in views),
+    )
+
+
+def undo_of(steps: Sequence[Step]) -> tuple[Step, ...]:
+    """The way back from steps that were begun; every step of it is a no-op where there is nothing to undo."""
+    inverse: dict[StepKind, StepKind] = {
+        "shut gate": "open gate",
+        "hold merges": "release merges",
+        "scratch": "drop scratch",
+    }
+    back = [Step(inverse[step.kind], step.name) for step in reversed(steps) if step.kind in inverse]
+    return tuple(sorted(back, key=lambda step: step.kind != "open gate"))  # writers first
+
+
+def encode_steps(steps: Sequence[Step]) -> str:
+    return json.dumps([[step.kind, step.name.database, step.name.table] for step in steps])
+
+
+def decode_steps(text: str) -> tuple[Step, ...]:
+    """Steps as the journal keeps them.
+
+    >>> decode_steps(encode_steps([Step("drain", QName("a", "b.c"))]))
+    (Step(kind='drain', name=QName(database='a', table='b.c')),)
+    """
+    return tuple(Step(kind, QName(database, table)) for kind, database, table in json.loads(text or "[]"))
+
+
+def choose_protocol(
+    wanted: Protocol, *, gates: Sequence[Object], quiet_seconds: float | None, busy_within: float = 120.0
+) -> tuple[Protocol, str]:
+    """The protocol of a window and the reason in a sentence; `quiet_seconds` since its last insert, None: none is known."""
+    if wanted != "auto":
+        return wanted, "asked for"
+    if quiet_seconds is None or quiet_seconds > busy_within:
+        quiet = "no insert is known" if quiet_seconds is None else f"no insert for {quiet_seconds:.0f} s"
+        return "closed", f"{quiet}, so writers need not be stopped"
+    unfit = [gate for gate in gates if not gate.engine.endswith("MergeTree")]
+    if unfit:
+        return "closed", f"{unfit[0].name} is {unfit[0].engine or unfit[0].kind} and takes no gate"
+    return "gated", f"the last insert was {quiet_seconds:.0f} s ago, so the window is hot"

@@ -1,0 +1,95 @@
+"""Choose a protocol for a window and carry it out; what Dagster and the command line call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chmv_assets.core.errors import RebuildDisturbed, RebuildRefused
+from chmv_assets.core.model import Object
+from chmv_assets.core.rebuild_journal import lease_name
+from chmv_assets.core.rebuild_plan import Step, choose_protocol, find_roots, plan_closed
+from chmv_assets.core.settings_values import Protocol
+from chmv_assets.core.windows import Window
+from resources.journal import Journal
+from resources.journal.lease import keep_lease
+from resources.rebuild.closed import publish_closed
+from resources.rebuild.gated import LEASE_WAIT_SECONDS, OnStep, explain_gated, publish_gated
+from resources.rebuild.recovery import recover_rebuilds
+from resources.rebuild.result import Published
+from resources.rebuild.workbench import Workbench
+from resources.scratch_marks import window_key
+
+_BUILT: tuple[Protocol, ...] = ("closed", "gated")
+
+
+@dataclass
+class Rebuilder(Workbench):
+    """Rebuilds windows of one catalog on one server."""
+
+    _recovered: bool = False
+
+    def publish(
+        self,
+        target: Object,
+        window: Window | None,
+        protocol: Protocol = "auto",
+        on_step: OnStep = lambda _number, _step: None,
+    ) -> Published:
+        """Replace a window of a target by what its views give; a closed rebuild that inserts disturb goes on gated."""
+        journal = Journal(self.executor.server)
+        self._recover(journal)
+        chosen, why = self.choose(target, window, protocol)
+        self.executor.log(f"{target.name} {window_key(window)}: {chosen}, because {why}")
+        if chosen == "gated":
+            return publish_gated(self, journal, target, window, why, on_step)
+        try:
+            with keep_lease(journal, lease_name(target.name), wait_seconds=LEASE_WAIT_SECONDS):
+                return publish_closed(self, target, window, why)
+        except RebuildDisturbed as error:
+            if protocol != "auto":
+                raise
+            self.executor.log(f"{target.name}: {error} Going on gated.")
+        return publish_gated(self, journal, target, window, "inserts disturbed the closed protocol", on_step)
+
+    def explain(
+        self, target: Object, window: Window | None, protocol: Protocol = "auto"
+    ) -> tuple[Protocol, str, tuple[Step, ...]]:
+        """The protocol that `publish` would choose, why, and its steps."""
+        chosen, why = self.choose(target, window, protocol)
+        views = self.rebuildable_views(target)
+        return (
+            chosen,
+            why,
+            explain_gated(self, target, window) if chosen == "gated" else plan_closed(target.name, views),
+        )
+
+    def choose(self, target: Object, window: Window | None, protocol: Protocol) -> tuple[Protocol, str]:
+        """The protocol for a window and the reason."""
+        gates = [self.catalog.objects[root] for root in find_roots(self.catalog, target.name)]
+        chosen, why = choose_protocol(protocol, gates=gates, quiet_seconds=self._quiet_seconds(target, window))
+        if chosen not in _BUILT:
+            raise RebuildRefused(
+                f"target {target.name}: found protocol {chosen} but wanted one of {', '.join(_BUILT)}. It is not built yet. "
+                "Set `protocol: auto` in chmv.yaml, or leave it out."
+            )
+        return chosen, why
+
+    def _quiet_seconds(self, target: Object, window: Window | None) -> float | None:
+        """Seconds since the newest part of the window came into one of the sources; merges make new parts too."""
+        ages = []
+        for view in self.rebuildable_views(target):
+            feed, _ = self.feed(view, window)
+            ids = sorted({partition_id for partition_id, *_ in self.source_state(feed)})
+            rows = self.executor.server.rows(
+                "SELECT dateDiff('second', max(modification_time), now()), count() FROM system.parts WHERE active "
+                "AND level = 0 AND database = {d:String} AND table = {t:String} AND partition_id IN {ids:Array(String)}",
+                {"d": feed.source.name.database, "t": feed.source.name.table, "ids": ids},
+            )
+            if int(rows[0][1]):
+                ages.append(float(rows[0][0]))
+        return min(ages, default=None)
+
+    def _recover(self, journal: Journal) -> None:
+        if not self._recovered:
+            recover_rebuilds(self.executor, journal)
+            self._recovered = True

@@ -1,0 +1,50 @@
+"""Clear away what a rebuild left that died: its gate, its stopped merges, its scratches. Called by whoever starts first.
+
+Safe at any time: the old data serves until publication, and from then on the new data is whole (`core.rebuild_plan`). A
+rebuild whose lease still runs is left alone; so is a gate that still has time, unless its rebuild is known to be over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from chmv_assets.core.gate import GATE_PREFIX, read_gates
+from chmv_assets.core.names import QName
+from chmv_assets.core.rebuild_journal import RebuildRecord, decode_rebuild, lease_name, read_rebuilds, write_rebuild
+from resources.executor import Executor
+from resources.journal import Journal
+from resources.rebuild.gated import open_gate, undo
+
+
+def recover_rebuilds(executor: Executor, journal: Journal) -> list[RebuildRecord]:
+    """Roll back every rebuild whose owner is gone; gives what was rolled back."""
+    journal.prepare()
+    statement = read_rebuilds("running", journal.cluster)
+    rows = journal.server.rows(statement.sql, statement.parameters, statement.settings)
+    recovered: list[RebuildRecord] = []
+    for record in map(decode_rebuild, rows):
+        held = journal.locks.try_acquire(lease_name(record.target), journal.owner)
+        if held is None:
+            continue
+        try:
+            executor.log(f"{record.target}: rolling back rebuild {record.rebuild_id} of {record.owner}")
+            undo(executor, record.rebuild_id, record.steps[: record.step + 1], journal.cluster)
+            done = replace(
+                record,
+                status="rolled_back",
+                detail=f"its owner was gone; rolled back by {journal.owner}",
+                version=journal.versions.next(above=record.version),
+            )
+            journal.run(write_rebuild(done, journal.cluster))
+            recovered.append(done)
+        finally:
+            journal.locks.release(held)
+    _remove_expired_gates(executor, journal)
+    return recovered
+
+
+def _remove_expired_gates(executor: Executor, journal: Journal) -> None:
+    """Constraints that hold nobody back any more, whoever made them."""
+    for database, table, constraint, until_ms, now_ms in journal.server.rows(read_gates()):
+        if int(until_ms) < int(now_ms) and str(constraint).startswith(GATE_PREFIX):
+            open_gate(executor, QName(str(database), str(table)), str(constraint), journal.cluster)
