@@ -73,7 +73,11 @@ def reasons(kind: str, values: pa.Array | pa.ChunkedArray) -> list[str | None]:
         ("Nullable(Enum8('a' = 1))", pa.array(["a", None]), []),
         ("FixedString(2)", pa.array(["ab", "abc", "é", "éé"]), [1, 3]),
         ("Date", pa.array([dt.date(1969, 12, 31), dt.date(2020, 1, 1)]), [0]),
-        ("DateTime64(3, 'UTC')", pa.array([dt.datetime(1850, 1, 1), dt.datetime(2020, 1, 1)]), [0]),
+        (
+            "DateTime64(3, 'UTC')",
+            pa.array([dt.datetime(1850, 1, 1, tzinfo=UTC), dt.datetime(2020, 1, 1, tzinfo=UTC)]),
+            [0],
+        ),
         ("Decimal(4, 2)", pa.array([Decimal("1.25"), None]), [1]),
         ("Array(UInt8)", pa.array([[1], [None, 2], [], None], pa.list_(pa.uint8())), [1, 3]),
         ("Array(Nullable(UInt8))", pa.array([[1], [None, 2]], pa.list_(pa.uint8())), []),
