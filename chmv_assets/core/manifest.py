@@ -22,7 +22,7 @@ _TIME = "DateTime64(6, 'UTC')"
 
 
 def render_create_landing_files(cluster: str = "") -> str:
-    """One row per source and content; the lowest batch wins by carrying the highest version (see `note_files`)."""
+    """One row per source and content; versions are kept inverted, so that of two notes the older one wins a merge."""
     columns = (
         "source String", "checksum String", "path String", "bytes UInt64", "batch_id String", "version UInt64",
         f"first_seen {_TIME} DEFAULT now64(6, 'UTC')",
@@ -49,15 +49,17 @@ def render_create_quarantine(cluster: str = "") -> str:
 
 
 def note_files(source: QName, batches: Sequence[Batch], version: int, cluster: str = "") -> Statement:
-    """Note that batches have taken their files; `version` must be lower than that of any later note of the same content."""
+    """Note that batches have taken their files. The first note of a content counts, whoever's clock it carries: a later one adds
+    nothing, also if it was sent before and held up on its way."""
     sql = (
         f"INSERT INTO {LANDING_FILES.sql} (source, checksum, path, bytes, batch_id, version) "
         "SELECT {source:String}, file.1, file.2, file.3, file.4, bitNot({version:UInt64}) "
-        "FROM (SELECT arrayJoin({files:Array(Tuple(String, String, UInt64, String))}) AS file)"
+        "FROM (SELECT arrayJoin({files:Array(Tuple(String, String, UInt64, String))}) AS file) "
+        f"WHERE file.1 NOT IN (SELECT checksum FROM {LANDING_FILES.sql} WHERE source = {{source:String}})"
     )
     files = [(file.checksum, file.path, file.bytes, batch.id) for batch in batches for file in batch.files]
     values = {"source": str(source), "version": version, "files": files}
-    return Statement(sql=sql, parameters=values, settings=write_settings(cluster))
+    return Statement(sql=sql, parameters=values, settings={**write_settings(cluster), **read_settings(cluster)})
 
 
 def read_taken(source: QName, cluster: str = "") -> Statement:

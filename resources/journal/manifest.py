@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+from chmv_assets.core.errors import JournalRefused
 from chmv_assets.core.landing import Batch
 from chmv_assets.core.manifest import TakenFile, count_quarantined, decode_taken, note_files, read_taken
 from chmv_assets.core.names import QName
@@ -23,11 +24,20 @@ def read_taken_files(journal: Journal, source: QName) -> list[TakenFile]:
 def take_files(journal: Journal, source: QName, batches: Sequence[Batch]) -> int:
     """Note the files of new batches before their first row is read; gives the version under which they are taken.
 
-    Call it inside `hold_landing`, with batches that were planned from what is taken inside it too.
+    Call it inside `hold_landing`, with batches that were planned from what is taken inside it too. Refuses if another ingest has
+    taken one of the files meanwhile: its lease had ended, or ours.
     """
     version = journal.versions.next()
-    if batches:
-        journal.run(note_files(source, batches, version, journal.cluster))
+    if not batches:
+        return version
+    journal.run(note_files(source, batches, version, journal.cluster))
+    owners = {one.checksum: one.batch for one in read_taken_files(journal, source)}
+    lost = [file for batch in batches for file in batch.files if owners.get(file.checksum) != batch.id]
+    if lost:
+        raise JournalRefused(
+            f"file {lost[0].path}: found it taken by batch {owners.get(lost[0].checksum)} of another ingest but wanted it free "
+            f"({len(lost)} file(s)). Loading it here too would double its rows. Run again: what is left is loaded then."
+        )
     return version
 
 

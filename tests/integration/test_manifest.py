@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import secrets
 
+import pytest
+
+from chmv_assets.core.errors import JournalRefused
 from chmv_assets.core.landing import Batch, LandingFile, plan_batches
 from chmv_assets.core.manifest import QUARANTINE
 from chmv_assets.core.names import QName
+from chmv_assets.core.versions import VersionAllocator
 from resources.clickhouse import Server
 from resources.journal import Journal
 from resources.journal.manifest import hold_landing, read_quarantined, read_taken_files, take_files
@@ -25,7 +29,11 @@ def test_first_batch_keeps_a_content_and_a_second_plan_is_empty(server: Server) 
         (batch,) = plan_batches(source, files, {}).batches
         version = take_files(journal, source, [batch])
     take_files(journal, source, [batch])
-    take_files(journal, source, [Batch(id="later", files=(file("copy", "x"),))])
+    with pytest.raises(JournalRefused, match="found it taken by batch"):
+        take_files(journal, source, [Batch(id="later", files=(file("copy", "x"),))])
+    slow_clock = Journal(server, versions=VersionAllocator(clock_ms=lambda: 1_000))
+    with pytest.raises(JournalRefused, match="Loading it here too would double its rows"):
+        take_files(slow_clock, source, [Batch(id="delayed", files=(file("copy", "x"),))])
     taken = sorted((one.checksum, one.path, one.batch, one.version) for one in read_taken_files(journal, source))
     assert taken == [("x", "a", batch.id, version), ("y", "o'dd\\name.csv", batch.id, version)]
     assert read_taken_files(journal, QName("d", "other")) == []
