@@ -47,11 +47,13 @@ from chmv_assets.pipeline import Pipeline
 from chmv_assets.staged_load import commit_staged, resume_staged, stage_batch
 from chmv_assets.watermark_moves import HourCount, move_watermarks, reached_targets
 from resources.capabilities import probe_capability
+from resources.executor import Executor
 from resources.journal import Journal
 from resources.journal.manifest import hold_landing, read_taken_files, take_files
 from resources.journal.recovery import drop_leftovers
 from resources.landing import found_columns, list_files
 from resources.pressure import read_pressure
+from resources.rebuild.recovery import recover_rebuilds
 
 _ALL_BATCHES = 1_000_000
 PACE_LIMITS = PaceLimits(normal_rows=500_000, max_parallelism=8)
@@ -92,6 +94,7 @@ class Ingester:
         started = self.clock()
         probe_capability(self.journal.server, self.source.name).require()
         site = self._site(root)
+        recover_rebuilds(Executor(self.journal.server, log=self.log), self.journal)  # a gate that nobody opens any more
         drop_leftovers(self.journal, self.source.name)
         files = list_files(root, self.landing.format)
         columns, unreadable = self._columns_of(site, files)

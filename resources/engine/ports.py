@@ -9,11 +9,14 @@ import contextlib
 import shutil
 import socket
 import subprocess
+import time
 from pathlib import Path
 
 from chmv_assets.core.errors import EngineError
 from resources.engine.model import LOOPBACK
 
+_BURIAL_LOOKS = 30
+_LOOK_SECONDS = 0.1
 _LISTEN = "0A"  # state column of /proc/net/tcp
 
 
@@ -26,7 +29,7 @@ def choose_ports(http_port: int, tcp_port: int) -> tuple[int, int]:
             f"Give --http-port and --tcp-port different numbers, or leave one out."
         )
     for port, option in ((http_port, "--http-port"), (tcp_port, "--tcp-port")):
-        if port and not is_free(port):
+        if port and not _becomes_free(port):
             raise EngineError(
                 f"port {port}: found it in use{_by_whom(port)} but wanted it free for the engine. "
                 f"Two servers cannot listen on one port. "
@@ -47,6 +50,17 @@ def is_free(port: int) -> bool:
         except OSError:
             return False
     return True
+
+
+def _becomes_free(port: int) -> bool:
+    """Whether a port is free, or becomes so soon: a server that was just killed holds its port until the system has buried it."""
+    for _ in range(_BURIAL_LOOKS):
+        if is_free(port):
+            return True
+        if find_listener(port) is not None:
+            return False
+        time.sleep(_LOOK_SECONDS)
+    return is_free(port)
 
 
 def find_listener(port: int) -> int | None:

@@ -8,28 +8,28 @@ between. The steps are `core.rebuild_plan`'s; each is noted in the journal befor
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from chmv_assets.core.errors import RebuildDisturbed, RebuildRefused
-from chmv_assets.core.gate import GATE_SECONDS, MARGIN_SECONDS, gate_name, read_in_doubt, render_open, render_shut
+from chmv_assets.core.gate import GATE_SECONDS, MARGIN_SECONDS, gate_name, read_in_doubt, render_shut
 from chmv_assets.core.model import Object
 from chmv_assets.core.names import QName
 from chmv_assets.core.rebuild import SCRATCH_DATABASE, Feed
 from chmv_assets.core.rebuild_journal import RebuildRecord, RebuildStatus, lease_name, write_rebuild
-from chmv_assets.core.rebuild_plan import Step, StepKind, find_roots, plan_gated, undo_of
+from chmv_assets.core.rebuild_plan import Step, StepKind, find_roots, plan_gated
 from chmv_assets.core.windows import Window
-from resources.executor import Executor
 from resources.journal import Journal
 from resources.journal.lease import Lease, keep_lease
+from resources.rebuild.recovery import recover_target
 from resources.rebuild.result import Published
+from resources.rebuild.undo import open_gate, undo
 from resources.rebuild.workbench import Workbench
 from resources.scratch_marks import window_key
 
 MAX_TRIES = 3
 IN_DOUBT_SECONDS = 3600
 SETTLE_SECONDS = 30.0
-LEASE_WAIT_SECONDS = 45.0
 MAX_PARTS = 5_000  # names that fit into one statement's settings
 _POLL_SECONDS = 0.2
 
@@ -52,7 +52,10 @@ def publish_gated(
     """Replace a window of a target by what its views give, under live inserts."""
     started = bench.clock()
     before = sum(state.rows for state in bench.target_states(target, window))
-    with keep_lease(journal, lease_name(target.name), wait_seconds=LEASE_WAIT_SECONDS) as lease:
+    with keep_lease(
+        journal, lease_name(target.name), lease_seconds=bench.lease_seconds, wait_seconds=1.5 * bench.lease_seconds
+    ) as lease:
+        recover_target(bench.executor, journal, target.name)
         for attempt in range(1, MAX_TRIES + 1):
             run = _prepare(bench, target, window, secrets.token_hex(6))
             try:
@@ -247,22 +250,6 @@ class _GatedRun:
 
     def _server_ms(self) -> int:
         return int(self.bench.executor.server.rows("SELECT toUnixTimestamp64Milli(now64(3))")[0][0])
-
-
-def open_gate(executor: Executor, root: QName, constraint: str, cluster: str) -> None:
-    """Remove a gate's constraint; a no-op if it is gone."""
-    executor.run_ddl(f"open gate of {root}", render_open(root, constraint, cluster))
-
-
-def undo(executor: Executor, rebuild_id: str, steps: Sequence[Step], cluster: str) -> None:
-    """Go back: writers first, then merges, then scratches."""
-    for step in undo_of(steps):
-        if step.kind == "open gate":
-            open_gate(executor, step.name, gate_name(rebuild_id), cluster)
-        elif step.kind == "release merges":
-            executor.start_merges(step.name)
-        else:
-            executor.drop_table(step.name)
 
 
 def find_in_doubt(journal: Journal, root: QName) -> str:

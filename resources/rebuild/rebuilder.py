@@ -13,7 +13,7 @@ from chmv_assets.core.windows import Window
 from resources.journal import Journal
 from resources.journal.lease import keep_lease
 from resources.rebuild.closed import publish_closed
-from resources.rebuild.gated import LEASE_WAIT_SECONDS, OnStep, explain_gated, publish_gated
+from resources.rebuild.gated import OnStep, explain_gated, publish_gated
 from resources.rebuild.recovery import recover_rebuilds
 from resources.rebuild.result import Published
 from resources.rebuild.workbench import Workbench
@@ -43,7 +43,12 @@ class Rebuilder(Workbench):
         if chosen == "gated":
             return publish_gated(self, journal, target, window, why, on_step)
         try:
-            with keep_lease(journal, lease_name(target.name), wait_seconds=LEASE_WAIT_SECONDS):
+            with keep_lease(
+                journal,
+                lease_name(target.name),
+                lease_seconds=self.lease_seconds,
+                wait_seconds=1.5 * self.lease_seconds,
+            ):
                 return publish_closed(self, target, window, why)
         except RebuildDisturbed as error:
             if protocol != "auto":

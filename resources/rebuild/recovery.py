@@ -13,34 +13,47 @@ from chmv_assets.core.names import QName
 from chmv_assets.core.rebuild_journal import RebuildRecord, decode_rebuild, lease_name, read_rebuilds, write_rebuild
 from resources.executor import Executor
 from resources.journal import Journal
-from resources.rebuild.gated import open_gate, undo
+from resources.rebuild.undo import open_gate, undo
 
 
 def recover_rebuilds(executor: Executor, journal: Journal) -> list[RebuildRecord]:
     """Roll back every rebuild whose owner is gone; gives what was rolled back."""
-    journal.prepare()
-    statement = read_rebuilds("running", journal.cluster)
-    rows = journal.server.rows(statement.sql, statement.parameters, statement.settings)
     recovered: list[RebuildRecord] = []
-    for record in map(decode_rebuild, rows):
+    for record in _running(journal):
         held = journal.locks.try_acquire(lease_name(record.target), journal.owner)
         if held is None:
             continue
         try:
-            executor.log(f"{record.target}: rolling back rebuild {record.rebuild_id} of {record.owner}")
-            undo(executor, record.rebuild_id, record.steps[: record.step + 1], journal.cluster)
-            done = replace(
-                record,
-                status="rolled_back",
-                detail=f"its owner was gone; rolled back by {journal.owner}",
-                version=journal.versions.next(above=record.version),
-            )
-            journal.run(write_rebuild(done, journal.cluster))
-            recovered.append(done)
+            recovered.append(_roll_back(executor, journal, record))
         finally:
             journal.locks.release(held)
     _remove_expired_gates(executor, journal)
     return recovered
+
+
+def recover_target(executor: Executor, journal: Journal, target: QName) -> list[RebuildRecord]:
+    """Roll back what is left of earlier rebuilds of a target whose lease we hold: their owners are gone."""
+    return [_roll_back(executor, journal, record) for record in _running(journal) if record.target == target]
+
+
+def _running(journal: Journal) -> list[RebuildRecord]:
+    journal.prepare()
+    statement = read_rebuilds("running", journal.cluster)
+    rows = journal.server.rows(statement.sql, statement.parameters, statement.settings)
+    return [decode_rebuild(row) for row in rows]
+
+
+def _roll_back(executor: Executor, journal: Journal, record: RebuildRecord) -> RebuildRecord:
+    executor.log(f"{record.target}: rolling back rebuild {record.rebuild_id} of {record.owner}")
+    undo(executor, record.rebuild_id, record.steps[: record.step + 1], journal.cluster)
+    done = replace(
+        record,
+        status="rolled_back",
+        detail=f"its owner was gone; rolled back by {journal.owner}",
+        version=journal.versions.next(above=record.version),
+    )
+    journal.run(write_rebuild(done, journal.cluster))
+    return done
 
 
 def _remove_expired_gates(executor: Executor, journal: Journal) -> None:

@@ -28,6 +28,7 @@ from resources.introspect import (
     fetch_running_inserts,
     select_states,
 )
+from resources.journal.lease import LEASE_SECONDS
 from resources.scratch_marks import ScratchMarks
 
 DRAIN_SECONDS = 60.0
@@ -54,6 +55,7 @@ class Workbench:
     now: Callable[[], datetime]
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
+    lease_seconds: float = LEASE_SECONDS
     _server_zone: str = ""
     _marks: ScratchMarks | None = None
 
