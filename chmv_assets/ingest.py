@@ -12,6 +12,7 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
 from pyspark.sql import SparkSession
@@ -31,6 +32,7 @@ from chmv_assets.core.landing import (
 from chmv_assets.core.manifest import TakenFile
 from chmv_assets.core.model import Object
 from chmv_assets.core.pressure import Pace, PaceLimits, adapt_pace, first_pace
+from chmv_assets.core.rebuild_journal import commit_lock
 from chmv_assets.core.settings import Landing
 from chmv_assets.core.windows import Window
 from chmv_assets.direct_load import (
@@ -49,6 +51,7 @@ from chmv_assets.watermark_moves import HourCount, move_watermarks, reached_targ
 from resources.capabilities import probe_capability
 from resources.executor import Executor
 from resources.journal import Journal
+from resources.journal.lease import Lease, keep_lease
 from resources.journal.manifest import hold_landing, read_taken_files, take_files
 from resources.journal.recovery import drop_leftovers
 from resources.landing import found_columns, list_files
@@ -58,6 +61,7 @@ from resources.rebuild.recovery import recover_rebuilds
 _ALL_BATCHES = 1_000_000
 PACE_LIMITS = PaceLimits(normal_rows=500_000, max_parallelism=8)
 _POLL_SECONDS = 5.0
+_COMMIT_WAIT_SECONDS = 600.0  # another ingest's batch, or an owned rebuild
 _POLLS = 120  # ten minutes of a server that refuses inserts
 
 
@@ -215,7 +219,8 @@ class Ingester:
         pace = self._next_pace()
         if not is_direct(record):
             ready = resume_staged(site, record, batch)
-            commit_staged(site, ready, lambda: self._move(ready), pace.parallelism)
+            with self._committing():
+                commit_staged(site, ready, lambda: self._move(ready), pace.parallelism)
             return ready
         if len(found) < len(mine):
             missing = [one.path for one in mine if one.checksum not in by_checksum]
@@ -224,7 +229,8 @@ class Ingester:
                 f"rows may be in the source already. Bring {', '.join(missing[:3])} back as it was, then ingest again."
             )
         job, ready = resume_direct(site, record, batch, columns, read_footers(site, batch), pace.parallelism)
-        commit_direct(site, job, ready, lambda: self._move(ready), pace.parallelism)
+        with self._committing():
+            commit_direct(site, job, ready, lambda: self._move(ready), pace.parallelism)
         return ready
 
     def _load(self, site: LoadSite, taken: Taken, columns: Columns) -> Ready:
@@ -232,16 +238,22 @@ class Ingester:
         footers = read_footers(site, taken) if self.landing.format == "parquet" else ()
         if footers and can_go_direct(site, columns, taken, footers):
             job = plan_direct(site, taken, columns, footers, pace.batch_rows)
-            ready = survey_batch(site, job, pace.parallelism)
-            commit_direct(site, job, ready, lambda: self._move(ready), pace.parallelism)
+            with self._committing():
+                ready = survey_batch(site, job, pace.parallelism)
+                commit_direct(site, job, ready, lambda: self._move(ready), pace.parallelism)
         else:
-            ready = stage_batch(site, taken, columns)
-            commit_staged(site, ready, lambda: self._move(ready), pace.parallelism)
+            with self._committing():
+                ready = stage_batch(site, taken, columns)
+                commit_staged(site, ready, lambda: self._move(ready), pace.parallelism)
         self.log(
             f"{self.source.name}: batch {taken.batch.id}, {len(taken.batch.files)} files, {ready.record.rows} rows, "
             f"{ready.rows_quarantined} quarantined"
         )
         return ready
+
+    def _committing(self) -> AbstractContextManager[Lease]:
+        """Hold the source's commit lock: an owned rebuild runs between two batches, never during one."""
+        return keep_lease(self.journal, commit_lock(self.source.name), wait_seconds=_COMMIT_WAIT_SECONDS)
 
     def _move(self, ready: Ready) -> None:
         move_watermarks(self.journal, self.pipeline, self.source.name, ready.record.batch, ready.hours)

@@ -38,6 +38,11 @@ def lease_name(target: QName) -> str:
     return f"rebuild {target}"
 
 
+def commit_lock(source: QName) -> str:
+    """The lock under which chmv commits batches into a source; an owned rebuild holds it instead of a gate."""
+    return f"commits {source}"
+
+
 def render_create_rebuilds(cluster: str = "") -> str:
     """The journal's table of rebuilds."""
     columns = (

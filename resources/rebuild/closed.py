@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from chmv_assets.core.errors import RebuildDisturbed
 from chmv_assets.core.model import Object
+from chmv_assets.core.settings_values import Protocol
 from chmv_assets.core.windows import Window
 from resources.rebuild.result import Published
 from resources.rebuild.workbench import Workbench
@@ -17,7 +18,9 @@ MAX_TRIES = 3  # while the target is untouched
 MAX_TRIES_AFTER_SWAP = 12  # a swap that an insert overtook has to be put right
 
 
-def publish_closed(bench: Workbench, target: Object, window: Window | None, why: str) -> Published:
+def publish_closed(
+    bench: Workbench, target: Object, window: Window | None, why: str, protocol: Protocol = "closed"
+) -> Published:
     """Replace a window of a target by what its views give, and leave nothing half done."""
     started = bench.clock()
     views = bench.rebuildable_views(target)
@@ -37,7 +40,7 @@ def publish_closed(bench: Workbench, target: Object, window: Window | None, why:
             after = sum(state.rows for state in bench.target_states(target, window))
             bench.forget(target, window)
             return Published(
-                protocol="closed", why=why, partitions=changed, rows_before=before, rows_after=after, tries=attempt,
+                protocol=protocol, why=why, partitions=changed, rows_before=before, rows_after=after, tries=attempt,
                 seconds=bench.clock() - started, shares_reused=sum(share.reused for share in shares),
             )  # fmt: skip
     raise _disturbed(target, window, swapped)

@@ -14,12 +14,13 @@ from resources.journal import Journal
 from resources.journal.lease import keep_lease
 from resources.rebuild.closed import publish_closed
 from resources.rebuild.gated import OnStep, explain_gated, publish_gated
+from resources.rebuild.owned import publish_owned
 from resources.rebuild.recovery import recover_rebuilds
 from resources.rebuild.result import Published
 from resources.rebuild.workbench import Workbench
 from resources.scratch_marks import window_key
 
-_BUILT: tuple[Protocol, ...] = ("closed", "gated")
+_BUILT: tuple[Protocol, ...] = ("closed", "gated", "owned")
 
 
 @dataclass
@@ -42,13 +43,14 @@ class Rebuilder(Workbench):
         self.executor.log(f"{target.name} {window_key(window)}: {chosen}, because {why}")
         if chosen == "gated":
             return publish_gated(self, journal, target, window, why, on_step)
+        lease = keep_lease(
+            journal, lease_name(target.name), lease_seconds=self.lease_seconds, wait_seconds=1.5 * self.lease_seconds
+        )
+        if chosen == "owned":
+            with lease:
+                return publish_owned(self, journal, target, window, why)
         try:
-            with keep_lease(
-                journal,
-                lease_name(target.name),
-                lease_seconds=self.lease_seconds,
-                wait_seconds=1.5 * self.lease_seconds,
-            ):
+            with lease:
                 return publish_closed(self, target, window, why)
         except RebuildDisturbed as error:
             if protocol != "auto":

@@ -13,12 +13,17 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 import clickhouse_connect
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError
+
+from chmv_assets.core.names import QName
+from chmv_assets.core.rebuild_journal import commit_lock
+from resources.clickhouse import Endpoint, Server
+from resources.journal import Journal
 
 BASE_ROWS = 60_000
 HOT_SHARE = 0.6  # of all rows are in the day that is rebuilt
@@ -35,6 +40,7 @@ class Site:
     database: str
     targets: tuple[str, ...]  # each with columns d, id, n
     sources: tuple[str, ...] = ("s",)
+    owned: bool = False  # writers commit under chmv's lock, as its own ingest does
     sent: set[int] = field(default_factory=set)
     refusals: int = 0
     latencies: list[float] = field(default_factory=list)
@@ -89,7 +95,10 @@ def _guarded(site: Site, work: object, *arguments: object) -> None:
 def _write(site: Site, number: int, stop: threading.Event) -> None:
     chance = random.Random(number)
     source = site.sources[number % len(site.sources)]
-    with closing(site.client()) as client:
+    with closing(site.client()) as client, Server(Endpoint(f"http://127.0.0.1:{site.port}")) as server:
+        journal = Journal(server)
+        journal.prepare()
+        lock = commit_lock(QName(site.database, source))
         for round_number in itertools.count():
             if stop.is_set():
                 return
@@ -97,7 +106,8 @@ def _write(site: Site, number: int, stop: threading.Event) -> None:
             rows = [(HOT_DAY if chance.random() < HOT_SHARE else chance.choice(DAYS), first + at) for at in range(10)]
             values = ", ".join(f"('{day}', {row})" for day, row in rows)
             started = time.perf_counter()
-            _insert(site, client, source, values, f"w{number}-{round_number}")
+            with journal.locks.hold(lock, journal.owner, wait_seconds=60) if site.owned else nullcontext():
+                _insert(site, client, source, values, f"w{number}-{round_number}")
             site.latencies.append(time.perf_counter() - started)
             site.sent.update(row for _, row in rows)
 

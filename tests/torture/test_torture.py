@@ -123,6 +123,22 @@ def test_nothing_is_lost_or_doubled_and_readers_never_see_it(
     )
 
 
+@pytest.mark.parametrize("shape", ["one view", "chain of three"])
+def test_owned_rebuild_runs_between_two_commits(fire: Callable[[str], Fire], shape: str) -> None:
+    site = fire(shape)
+    site.owned = True
+    rebuilder = site.rebuilder()
+    published = []
+    with under_fire(site, writers=2):
+        while len(published) < 2 * len(site.targets) or len(site.sent) < 100:
+            target = site.targets[len(published) % len(site.targets)]
+            published.append(rebuilder.publish(site.catalog.objects[QName(site.database, target)], HOT, "owned"))
+    for target in site.targets:
+        assert account(site, target) == Account(lost=0, doubled=0, foreign=0), target
+    assert site.wrong_reads == {} and site.refusals == 0
+    assert {(one.protocol, one.tries) for one in published} == {("owned", 1)}
+
+
 def test_gate_holds_nobody_back_for_longer_than_it_says(fire: Callable[[str], Fire]) -> None:
     """A rebuild that dies behind its gate: writers go on by themselves."""
     site = fire("one view")
