@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,6 +37,7 @@ class Executor:
 
     server: Server
     log: Log = logging.getLogger("chmv").info
+    bounds: Mapping[str, Any] = field(default_factory=lambda: BOUNDS)
     clock: Callable[[], float] = time.monotonic
     _known: dict[str, Any] | None = field(default=None, repr=False)
 
@@ -47,8 +48,8 @@ class Executor:
 
     def _bounds(self) -> dict[str, Any]:
         if self._known is None:
-            known = self.server.knows_settings(list(BOUNDS))
-            self._known = {name: value for name, value in BOUNDS.items() if name in known}
+            known = self.server.knows_settings(list(self.bounds))
+            self._known = {name: value for name, value in self.bounds.items() if name in known}
         return self._known
 
     def run_ddl(self, name: str, sql: str) -> None:
@@ -91,6 +92,16 @@ class Executor:
             name,
             f"ALTER TABLE {name.sql} DROP PARTITION ID {_literal(partition_id)}",
         )
+
+    def keep_only(self, name: QName, parts: Collection[str]) -> None:
+        """Drop every part of a scratch but these: what a statement that failed has left in it."""
+        rows = self.server.rows(
+            "SELECT name FROM system.parts WHERE active AND database = {d:String} AND table = {t:String}",
+            {"d": name.database, "t": name.table},
+        )
+        for (part,) in rows:
+            if part not in parts:
+                self._run(f"drop part {part} of", name, f"ALTER TABLE {name.sql} DROP PART {_literal(part)}")
 
     def stop_merges(self, name: QName) -> None:
         """Keep the parts of a table as they are; forgotten when the server restarts."""

@@ -110,14 +110,31 @@ def fetch_partitions(server: Server, tables: Iterable[QName]) -> dict[QName, tup
     return {name: tuple(states) for name, states in found.items()}
 
 
-def fetch_part_names(server: Server, table: QName, partition_ids: Collection[str]) -> tuple[str, ...]:
-    """Names of a table's active parts in some partitions."""
+def fetch_part_names(server: Server, table: QName, partition_ids: Collection[str] | None = None) -> tuple[str, ...]:
+    """Names of a table's active parts, in some partitions or in all."""
     rows = server.rows(
         "SELECT name FROM system.parts WHERE active AND database = {d:String} AND table = {t:String} "
-        "AND partition_id IN {ids:Array(String)} ORDER BY name",
-        {"d": table.database, "t": table.table, "ids": sorted(partition_ids)},
+        "AND ({every:Bool} OR partition_id IN {ids:Array(String)}) ORDER BY name",
+        {"d": table.database, "t": table.table, "ids": sorted(partition_ids or ()), "every": partition_ids is None},
     )
     return tuple(str(name) for (name,) in rows)
+
+
+def fetch_free_bytes(server: Server, table: QName) -> int | None:
+    """Free space on the fullest disk that a table can use; None for stores without an end."""
+    rows = server.rows(
+        """
+        SELECT min(disks.unreserved_space) FROM system.disks AS disks
+        WHERE disks.type IN ('Local', 'local') AND disks.name IN
+        (
+            SELECT arrayJoin(policies.disks) FROM system.storage_policies AS policies WHERE policies.policy_name =
+                (SELECT storage_policy FROM system.tables WHERE database = {d:String} AND name = {t:String})
+        )
+        HAVING count() > 0
+        """,
+        {"d": table.database, "t": table.table},
+    )
+    return int(rows[0][0]) if rows else None
 
 
 def select_states(

@@ -6,6 +6,7 @@ partitioned by, and cheaply by a filter on the source column it comes from, wher
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -32,6 +33,7 @@ class Feed:
     window: Window | None  # None: the whole target
     time_column: str  # output column of the window's condition, or ""
     source_filter: str  # SQL condition on the source that selects the same rows, or ""
+    source_time: tuple[str, str] | None = None  # name and type of the source column in that condition
 
 
 def scratch_name(target: QName, view: QName | None) -> QName:
@@ -73,14 +75,34 @@ def plan_feed(
     if window is None or scheme is None:
         return Feed(view=view, target=target, source=source, window=None, time_column="", source_filter="")
     _refuse_expired(view, source, window, now)
+    source_time = _source_time(catalog, view, source, scheme, zone, server_zone)
     return Feed(
         view=view,
         target=target,
         source=source,
         window=window,
         time_column=scheme.column,
-        source_filter=_source_filter(catalog, view, source, scheme, window, zone, server_zone),
+        source_filter=_time_filter(source_time, window, zone) if source_time else "",
+        source_time=source_time,
     )
+
+
+def _time_filter(source_time: tuple[str, str], window: Window, zone: str) -> str:
+    name, kind = source_time
+    return window_predicate(quote_identifier(name), kind, window, zone)
+
+
+def split_feed(feed: Feed, pieces: int, zone: str) -> tuple[Feed, ...]:
+    """The same share in pieces of time, whose results add up; only where the class of the view allows it.
+
+    What a piece reads is narrower; what it may give is not, since a view may shift times within the window.
+    """
+    if feed.window is None or feed.source_time is None or pieces <= 1:
+        return (feed,)
+    step = feed.window.seconds / pieces
+    starts = [feed.window.start + timedelta(seconds=round(step * at)) for at in range(pieces)] + [feed.window.end]
+    windows = [Window(start, end) for start, end in itertools.pairwise(starts) if start < end]
+    return tuple(replace(feed, source_filter=_time_filter(feed.source_time, window, zone)) for window in windows)
 
 
 def _require_parts(view: Object, table: Object, use: str) -> None:
@@ -113,22 +135,23 @@ def _refuse_expired(view: Object, source: Object, window: Window, now: datetime)
         )
 
 
-def _source_filter(
-    catalog: Catalog, view: Object, source: Object, scheme: PartitionScheme, window: Window, zone: str, server_zone: str
-) -> str:
+def _source_time(
+    catalog: Catalog, view: Object, source: Object, scheme: PartitionScheme, zone: str, server_zone: str
+) -> tuple[str, str] | None:
+    """The source column by which a window of the target selects the same rows, if there is one."""
     facts = catalog.facts[view.name]
     if facts.time_source is None or facts.time_source.table != source.name:
-        return ""
+        return None
     column = source.column(facts.time_source.column)
     if column is None or not facts.time_expression:
-        return ""
+        return None
     try:
         truncation = read_truncation(facts.time_expression, {c.name: c.type for c in source.columns})
     except NotTruncationError:
-        return ""
+        return None
     holds_days = _is_date(column.type)
     if holds_days and not scheme.is_date:  # becomes an instant on the way, in a zone that only the server knows
-        return ""
+        return None
     if truncation.unit is None and scheme.is_date:  # an instant that the target's Date column cuts to its day
         truncation = replace(truncation, unit="day")
     same = narrows(
@@ -138,7 +161,7 @@ def _source_filter(
         column_timezone=truncation.timezone or (zone if holds_days else server_zone),
         window_week_mode=scheme.week_mode,
     )
-    return window_predicate(quote_identifier(column.name), column.type, window, zone) if same else ""
+    return (column.name, column.type) if same else None
 
 
 def _is_date(column_type: str) -> bool | None:

@@ -13,16 +13,26 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from chmv_assets.core.catalog import Catalog
-from chmv_assets.core.errors import RebuildRefused
+from chmv_assets.core.errors import RebuildRefused, ServerError
 from chmv_assets.core.model import Object, family
 from chmv_assets.core.names import QName
-from chmv_assets.core.rebuild import Feed, covered_window, plan_feed, render_feed, scratch_name, with_parts
+from chmv_assets.core.rebuild import (
+    Feed,
+    covered_window,
+    plan_feed,
+    render_feed,
+    scratch_name,
+    split_feed,
+    with_parts,
+)
+from chmv_assets.core.rebuild_plan import can_prebuild
 from chmv_assets.core.windows import ChPartition, Window, ch_partitions
 from resources.executor import Executor
 from resources.introspect import (
     PartitionState,
     describe_select,
     fetch_columns,
+    fetch_free_bytes,
     fetch_part_names,
     fetch_partitions,
     fetch_running_inserts,
@@ -32,6 +42,10 @@ from resources.journal.lease import LEASE_SECONDS
 from resources.scratch_marks import ScratchMarks
 
 DRAIN_SECONDS = 60.0
+MAX_PIECES = 256
+_PIECES_STEP = 4
+_MEMORY_LIMIT = 241
+_HEADROOM = 1.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +112,11 @@ class Workbench:
         return ScratchResult(view=view.name, scratch=scratch, rows=rows, seconds=self.clock() - started, reused=False)
 
     def fill(self, feed: Feed, scratch: QName, parts: Sequence[str] | None = None) -> None:
-        """Insert a view's share into a scratch; with `parts`, only what these parts of the source give."""
+        """Insert a view's share into a scratch; with `parts`, only what these parts of the source give.
+
+        A share that does not fit into memory is computed in pieces of time, smaller and smaller, where its class allows that.
+        """
+        self._check_room(feed)
         held = [
             name
             for name, _, kind in fetch_columns(self.executor.server, feed.target.name)
@@ -107,7 +125,33 @@ class Workbench:
         session = self.session(feed.view)
         outputs = describe_select(self.executor.server, feed.view.select, session)
         sql = render_feed(feed, scratch, outputs, held, self.timezone)
-        self.executor.insert_select(scratch, sql, feed.source.name, with_parts(feed.source_filter, parts), session)
+        may_split = can_prebuild(self.catalog, feed.view)
+        self.executor.stop_merges(scratch)  # parts of a statement that fails must be told from the others
+        pieces = 1
+        while True:
+            before = fetch_part_names(self.executor.server, scratch)
+            try:
+                for piece in split_feed(feed, pieces, self.timezone):
+                    filtered = with_parts(piece.source_filter, parts)
+                    self.executor.insert_select(scratch, sql, feed.source.name, filtered, session)
+                return
+            except ServerError as error:
+                if error.code != _MEMORY_LIMIT or not may_split or feed.source_time is None or pieces >= MAX_PIECES:
+                    raise
+            self.executor.keep_only(scratch, before)
+            pieces *= _PIECES_STEP
+            self.executor.log(f"{feed.view.name}: out of memory, going on in {pieces} pieces")
+
+    def _check_room(self, feed: Feed) -> None:
+        """Refuse to fill the disk: a scratch may become as large as what it replaces."""
+        states = self.target_states(feed.target, feed.window)
+        wanted = _HEADROOM * sum(state.bytes_on_disk for state in states)
+        free = fetch_free_bytes(self.executor.server, feed.target.name)
+        if free is not None and free < wanted:
+            raise RebuildRefused(
+                f"target {feed.target.name}: {free / 1e9:.1f} GB are free on its disk but wanted {wanted / 1e9:.1f} GB for a second copy of "
+                "the window. A full disk stops the server. Free space, or rebuild smaller windows."
+            )
 
     def source_parts(self, feed: Feed) -> tuple[str, ...]:
         """Names of the source's active parts that can hold rows of the share."""

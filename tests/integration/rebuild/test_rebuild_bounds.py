@@ -1,0 +1,65 @@
+"""Bounds: a window that does not fit into memory is computed in pieces; a disk is never filled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from clickhouse_connect.driver.client import Client
+from rebuild_oracle import Pipe, apply_ddl, day
+
+from chmv_assets.core.errors import RebuildRefused, ServerError
+from chmv_assets.core.settings_values import Protocol
+from resources.clickhouse import Server
+from resources.executor import BOUNDS, Executor
+
+DDL = """
+CREATE TABLE {db}.{case}_source (ts DateTime('UTC'), id UInt64) ENGINE = MergeTree PARTITION BY toYYYYMMDD(ts) ORDER BY ts;
+CREATE TABLE {db}.{case}_target (d Date, id UInt64, n UInt64) ENGINE = SummingMergeTree PARTITION BY d ORDER BY (d, id);
+CREATE MATERIALIZED VIEW {db}.{case}_mv TO {db}.{case}_target AS
+SELECT toDate(ts) AS d, id, count() AS n FROM {db}.{case}_source GROUP BY d, id;
+"""
+TIGHT: dict[str, Any] = {
+    **BOUNDS,
+    "max_memory_usage": 60_000_000,
+    "max_bytes_before_external_group_by": 0,
+    "max_bytes_ratio_before_external_group_by": 0,
+    "max_threads": 1,
+}
+
+
+@pytest.fixture
+def big(clickhouse: Client, server: Server, database: str, request: pytest.FixtureRequest) -> Pipe:
+    case = f"big_{abs(hash(request.node.name)) % 10**8}"
+    text = DDL.replace("{db}", database).replace("{case}", case)
+    pipe = Pipe(clickhouse, server, database, case, apply_ddl(clickhouse, text))
+    pipe.run(
+        "INSERT INTO {db}.{case}_source SELECT toDateTime('2026-07-05 00:00:00', 'UTC') + number % 86400, number FROM numbers(1500000)"
+    )
+    return pipe
+
+
+@pytest.mark.parametrize("protocol", ["closed", "gated"])
+def test_window_that_does_not_fit_into_memory_is_computed_in_pieces(
+    big: Pipe, server: Server, left_over: Callable[[], list[str]], protocol: Protocol
+) -> None:
+    big.protocol = protocol
+    with pytest.raises(ServerError, match="MEMORY_LIMIT_EXCEEDED"):
+        server.rows(
+            f"SELECT count() FROM (SELECT toDate(ts) AS d, id, count() FROM {big.name('source').sql} GROUP BY d, id)",
+            settings=TIGHT,
+        )
+    big.damage("double", ["20260705"])
+    big.publish(day("2026-07-05"), executor=Executor(server, log=big.logged.append, bounds=TIGHT))
+    assert any("out of memory, going on in" in line for line in big.logged)
+    found = server.rows(f"SELECT count(), sum(n), max(n) FROM {big.name('target').sql} FINAL")
+    assert found == [(1_500_000, 1_500_000, 1)]
+    assert left_over() == []
+
+
+def test_disk_is_not_filled(big: Pipe, monkeypatch: pytest.MonkeyPatch, left_over: Callable[[], list[str]]) -> None:
+    monkeypatch.setattr("resources.rebuild.workbench.fetch_free_bytes", lambda *_: 1_000_000)
+    with pytest.raises(RebuildRefused, match=r"0\.0 GB are free on its disk but wanted"):
+        big.publish(day("2026-07-05"))
+    assert len(left_over()) <= 1
