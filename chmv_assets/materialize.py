@@ -8,7 +8,6 @@ import inspect
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timezone
 from typing import Any
 
 import dagster as dg
@@ -20,11 +19,11 @@ from chmv_assets.failures import told_to_dagster
 from chmv_assets.ingest_asset import ingest_landing, received_metadata, run_metadata, span_of
 from chmv_assets.partitions import windows_of_run
 from chmv_assets.pipeline import Pipeline
+from chmv_assets.rebuilders import make_rebuilder
 from chmv_assets.translator import NodeProps
 from chmv_assets.watermark_metadata import read_table_watermarks, watermark_metadata
 from resources.clickhouse import Server
 from resources.clickhouse_resource import ClickHouseResource
-from resources.executor import Executor
 from resources.observe import observe_windows
 from resources.rebuild import Rebuilder
 from resources.spark import SparkResource
@@ -75,10 +74,6 @@ def _compute_of(pipeline: Pipeline, props: NodeProps) -> Compute | None:
     return None
 
 
-def _now() -> datetime:
-    return datetime.now(timezone.utc)
-
-
 @contextmanager
 def _connected(context: dg.AssetExecutionContext, clickhouse: ClickHouseResource, node: Object) -> Iterator[Server]:
     """A connection of its own; errors of ours become failures with a sentence."""
@@ -89,10 +84,6 @@ def _connected(context: dg.AssetExecutionContext, clickhouse: ClickHouseResource
         yield server
 
 
-def _rebuilder(pipeline: Pipeline, context: dg.AssetExecutionContext, server: Server) -> Rebuilder:
-    return Rebuilder(Executor(server, log=context.log.info), pipeline.catalog, pipeline.settings.timezone, _now)
-
-
 def _windows(pipeline: Pipeline, node: Object, step: RebuildStep) -> Compute:
     """A compute function that takes a run's windows one by one, newest first, with progress."""
 
@@ -100,7 +91,7 @@ def _windows(pipeline: Pipeline, node: Object, step: RebuildStep) -> Compute:
         windows: list[tuple[str | None, Window | None]] = list(reversed(windows_of_run(context))) or [(None, None)]
         total: dict[str, float] = defaultdict(float)
         with _connected(context, clickhouse, node) as server:
-            rebuilder = _rebuilder(pipeline, context, server)
+            rebuilder = make_rebuilder(pipeline, server, context.log.info)
             for done, (key, window) in enumerate(windows, start=1):
                 numbers = step(rebuilder, node, window)
                 context.log.info(f"{node.name} {key or 'whole'}: {_shown(numbers)} ({done} of {len(windows)} windows)")
@@ -155,7 +146,7 @@ def _publish(protocol: Protocol) -> RebuildStep:
 def _refresh(pipeline: Pipeline, node: Object) -> Compute:
     def compute(context: dg.AssetExecutionContext, clickhouse: ClickHouseResource) -> dg.MaterializeResult:  # type: ignore[type-arg]
         with _connected(context, clickhouse, node) as server:
-            _rebuilder(pipeline, context, server).executor.refresh_view(node.name)
+            make_rebuilder(pipeline, server, context.log.info).executor.refresh_view(node.name)
         return dg.MaterializeResult(metadata={"chmv/refreshed": str(node.name)})
 
     return compute

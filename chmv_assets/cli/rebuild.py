@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from chmv_assets.pipeline import Pipeline, load_pipeline
 
 if TYPE_CHECKING:
     from resources.rebuild import Published, Rebuilder
+    from resources.rebuild.rebuilder import FeedChoice
 
 Windows = Sequence[Window | None]
 
@@ -30,12 +30,25 @@ Windows = Sequence[Window | None]
 @click.option(
     "--protocol", type=click.Choice(PROTOCOLS), help="How to keep writers apart; over chmv.yaml, default auto."
 )
+@click.option(
+    "--feed",
+    type=click.Choice(["auto", "pushdown", "replay"]),
+    default="auto",
+    show_default=True,
+    help="Compute from the source, or replay its landing files through Spark; auto replays what the source has lost.",
+)
 @click.option("--dry-run", is_flag=True, help="Print what would be done, window by window, and do nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 @ddl_option
 @told
 def rebuild_command(
-    target: str, window_text: str | None, protocol: Protocol | None, dry_run: bool, as_json: bool, ddl: Path | None
+    target: str,
+    window_text: str | None,
+    protocol: Protocol | None,
+    feed: FeedChoice,
+    dry_run: bool,
+    as_json: bool,
+    ddl: Path | None,
 ) -> None:
     """Rebuild windows of TARGET from its sources, newest first, while writers write and readers read.
 
@@ -48,24 +61,21 @@ def rebuild_command(
       chmv rebuild shop.revenue_daily --window 2026-11-14
       chmv rebuild shop.traffic_hourly --window 2026-11-14T06..2026-11-14T09 --dry-run
       chmv rebuild shop.revenue_daily --window 2026-10..2026-11 --protocol gated --json
+      chmv rebuild shop.events_enriched --window 2026-08 --feed replay
     """
+    from chmv_assets.rebuilders import make_rebuilder
     from resources.clickhouse import Server, endpoint_from_environment
-    from resources.executor import Executor
-    from resources.rebuild import Rebuilder
 
     pipeline = load_pipeline(ddl_folder(ddl)).require_sound()
     node = pipeline.catalog.get(target)
     windows = windows_of(pipeline, node, window_text)
     wanted: Protocol = protocol or pipeline.settings.policy(node.name).protocol
     with Server(endpoint_from_environment()) as server:
-        executor = Executor(server, log=lambda line: None)
-        rebuilder = Rebuilder(
-            executor, pipeline.catalog, pipeline.settings.timezone, lambda: datetime.now(timezone.utc)
-        )
+        rebuilder = make_rebuilder(pipeline, server, lambda _line: None)
         if dry_run:
             _explain(rebuilder, node, windows, wanted, as_json)
         else:
-            _rebuild(rebuilder, node, windows, wanted, as_json)
+            _rebuild(rebuilder, node, windows, wanted, feed, as_json)
 
 
 def windows_of(pipeline: Pipeline, node: Object, text: str | None) -> Windows:
@@ -103,11 +113,13 @@ def _explain(rebuilder: Rebuilder, node: Object, windows: Windows, protocol: Pro
             out.print(f"  {number:>2}. {step}", highlight=False, markup=False)
 
 
-def _rebuild(rebuilder: Rebuilder, node: Object, windows: Windows, protocol: Protocol, as_json: bool) -> None:
+def _rebuild(
+    rebuilder: Rebuilder, node: Object, windows: Windows, protocol: Protocol, feed: FeedChoice, as_json: bool
+) -> None:
     done: list[tuple[Window | None, Published]] = []
     try:
         for number, window in enumerate(windows, start=1):
-            published = rebuilder.publish(node, window, protocol)
+            published = rebuilder.publish(node, window, protocol, feed=feed)
             done.append((window, published))
             click.echo(
                 f"{node.name} {_name(window)}: {published.protocol}, {published.rows_before} → {published.rows_after} rows, "

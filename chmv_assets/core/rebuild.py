@@ -17,10 +17,12 @@ from chmv_assets.core.errors import RebuildRefused
 from chmv_assets.core.lint import ttl_days
 from chmv_assets.core.model import Object
 from chmv_assets.core.names import QName, quote_identifier
+from chmv_assets.core.retarget import retarget
 from chmv_assets.core.truncation import NotTruncationError, parse_time_type, read_truncation
 from chmv_assets.core.windows import ChPartition, Window, ch_partitions, scheme_zone, window_predicate
 
 SCRATCH_DATABASE = "chmv"
+_ROWLESS = ("null", "queue", "external", "function")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +36,17 @@ class Feed:
     time_column: str  # output column of the window's condition, or ""
     source_filter: str  # SQL condition on the source that selects the same rows, or ""
     source_time: tuple[str, str] | None = None  # name and type of the source column in that condition
+    archive: QName | None = None  # read this table of the source's shape instead: rows replayed from landing files
+
+    @property
+    def reads(self) -> QName:
+        """The table that the share is computed from."""
+        return self.archive or self.source.name
+
+    @property
+    def select(self) -> str:
+        """The view's own SELECT, or the same over the archive."""
+        return self.view.select if self.archive is None else retarget(self.view, self.source.name, self.archive)
 
 
 def scratch_name(target: QName, view: QName | None) -> QName:
@@ -53,9 +66,15 @@ def covered_window(
 
 
 def plan_feed(
-    catalog: Catalog, view: Object, window: Window | None, zone: str, server_zone: str, now: datetime
+    catalog: Catalog,
+    view: Object,
+    window: Window | None,
+    zone: str,
+    server_zone: str,
+    now: datetime,
+    archive: QName | None = None,
 ) -> Feed:
-    """Plan how a view's share of a window is computed from its source, or refuse with the reason."""
+    """Plan how a view's share of a window is computed from its source (or its archive), or refuse with the reason."""
     target = catalog.objects[view.target] if view.target is not None else view
     trigger = catalog.trigger_of(view.name)
     source = catalog.objects.get(trigger) if trigger is not None else None
@@ -64,17 +83,17 @@ def plan_feed(
             f"view {view.name}: found no table that fires it but wanted one to read from. "
             f"{'Its SELECT could not be parsed. ' if view.reader != 'full' else ''}Rebuild it by hand."
         )
-    if source.kind in ("null", "queue", "external", "function"):
-        raise RebuildRefused(
-            f"view {view.name}: its source {source.name} is {_article(source)} but wanted a table that holds its rows. "
-            "A rebuild from it would give nothing and replace what is there. Replay it from the landing archive."
-        )
-    for table, use in ((source, "whose parts tell of every insert"), (target, "whose partitions can be replaced")):
-        _require_parts(view, table, use)
+    if archive is None:
+        _require_rows(view, source)
+        _require_parts(view, source, "whose parts tell of every insert")
+    _require_parts(view, target, "whose partitions can be replaced")
     scheme = catalog.schemes.get(target.name)
     if window is None or scheme is None:
-        return Feed(view=view, target=target, source=source, window=None, time_column="", source_filter="")
-    _refuse_expired(view, source, window, now)
+        return Feed(
+            view=view, target=target, source=source, window=None, time_column="", source_filter="", archive=archive
+        )
+    if archive is None:
+        _refuse_expired(view, source, window, now)
     source_time = _source_time(catalog, view, source, scheme, zone, server_zone)
     return Feed(
         view=view,
@@ -84,7 +103,33 @@ def plan_feed(
         time_column=scheme.column,
         source_filter=_time_filter(source_time, window, zone) if source_time else "",
         source_time=source_time,
+        archive=archive,
     )
+
+
+def needs_replay(source: Object, window: Window | None, now: datetime) -> str:
+    """Why a window cannot be computed from its source any more, in a few words; nothing if it can.
+
+    >>> from chmv_assets.core.model import Place
+    >>> null = Object(name=QName("d", "s"), kind="null", engine="Null", place=Place("x.sql", 1), sql="")
+    >>> needs_replay(null, None, datetime(2026, 1, 1))
+    'd.s is a Null table'
+    """
+    if source.kind in _ROWLESS:
+        return f"{source.name} is {_article(source)}"
+    kept = ttl_days(source.ttl)
+    if kept is not None and window is not None and window.start < now - timedelta(days=kept):
+        oldest = now - timedelta(days=kept)
+        return f"{source.name} keeps rows only since {oldest:%Y-%m-%d %H:%M} (TTL) and the window starts {window.start:%Y-%m-%d %H:%M}"
+    return ""
+
+
+def _require_rows(view: Object, source: Object) -> None:
+    if source.kind in _ROWLESS:
+        raise RebuildRefused(
+            f"view {view.name}: its source {source.name} is {_article(source)} but wanted a table that holds its rows. "
+            "A rebuild from it would give nothing and replace what is there. Replay it from the landing archive (`--feed replay`)."
+        )
 
 
 def _time_filter(source_time: tuple[str, str], window: Window, zone: str) -> str:
@@ -131,7 +176,7 @@ def _refuse_expired(view: Object, source: Object, window: Window, now: datetime)
         oldest = (now - timedelta(days=kept)).strftime("%Y-%m-%d %H:%M")
         raise RebuildRefused(
             f"view {view.name}: the window starts {window.start:%Y-%m-%d %H:%M} but {source.name} keeps rows only since {oldest} (TTL). "
-            "A rebuild would replace complete numbers by partial ones. Replay it from the landing archive."
+            "A rebuild would replace complete numbers by partial ones. Replay it from the landing archive (`--feed replay`)."
         )
 
 
@@ -195,7 +240,7 @@ def render_feed(feed: Feed, into: QName, outputs: Sequence[tuple[str, str]], hel
         if column is not None and _is_date(column.type) != _is_date(kind):  # the INSERT converts, so must the condition
             value, kind = f"CAST({value}, {_literal(column.type)})", column.type
         where = f" WHERE {window_predicate(value, kind, feed.window, zone)}"
-    return f"INSERT INTO {into.sql} ({columns}) SELECT {columns} FROM ({feed.view.select}){where}"
+    return f"INSERT INTO {into.sql} ({columns}) SELECT {columns} FROM ({feed.select}){where}"
 
 
 def with_parts(source_filter: str, parts: Sequence[str] | None) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from chmv_assets.core.errors import RebuildDisturbed, RebuildRefused
 from chmv_assets.core.model import Object
+from chmv_assets.core.rebuild import needs_replay
 from chmv_assets.core.rebuild_journal import lease_name
 from chmv_assets.core.rebuild_plan import Step, choose_protocol, find_roots, plan_closed
 from chmv_assets.core.settings_values import Protocol
@@ -14,12 +16,13 @@ from resources.journal import Journal
 from resources.journal.lease import keep_lease
 from resources.rebuild.closed import publish_closed
 from resources.rebuild.gated import OnStep, explain_gated, publish_gated
-from resources.rebuild.owned import publish_owned
+from resources.rebuild.owned import Replay, publish_owned
 from resources.rebuild.recovery import recover_rebuilds
 from resources.rebuild.result import Published
 from resources.rebuild.workbench import Workbench
 from resources.scratch_marks import window_key
 
+FeedChoice = Literal["auto", "pushdown", "replay"]
 _BUILT: tuple[Protocol, ...] = ("closed", "gated", "owned")
 
 
@@ -27,6 +30,7 @@ _BUILT: tuple[Protocol, ...] = ("closed", "gated", "owned")
 class Rebuilder(Workbench):
     """Rebuilds windows of one catalog on one server."""
 
+    replay: Replay | None = None
     _recovered: bool = False
 
     def publish(
@@ -35,10 +39,13 @@ class Rebuilder(Workbench):
         window: Window | None,
         protocol: Protocol = "auto",
         on_step: OnStep = lambda _number, _step: None,
+        feed: FeedChoice = "auto",
     ) -> Published:
         """Replace a window of a target by what its views give; a closed rebuild that inserts disturb goes on gated."""
         journal = Journal(self.executor.server)
         self._recover(journal)
+        if reason := self._why_replay(target, window, protocol, feed):
+            return self._publish_replayed(journal, target, window, reason)
         chosen, why = self.choose(target, window, protocol)
         self.executor.log(f"{target.name} {window_key(window)}: {chosen}, because {why}")
         if chosen == "gated":
@@ -57,6 +64,32 @@ class Rebuilder(Workbench):
                 raise
             self.executor.log(f"{target.name}: {error} Going on gated.")
         return publish_gated(self, journal, target, window, "inserts disturbed the closed protocol", on_step)
+
+    def _why_replay(self, target: Object, window: Window | None, protocol: Protocol, feed: FeedChoice) -> str:
+        """Why a window is replayed from landing files; nothing if its sources are read."""
+        triggers = [self.catalog.trigger_of(view.name) for view in self.rebuildable_views(target)]
+        sources = [self.catalog.objects[name] for name in triggers if name is not None and name in self.catalog.objects]
+        gone = [reason for source in sources if (reason := needs_replay(source, window, self.now()))]
+        if feed == "pushdown" or (feed == "auto" and (not gone or self.replay is None)):
+            return ""
+        if self.replay is None:
+            raise RebuildRefused(
+                f"target {target.name}: found --feed replay but wanted a landing archive. None of its sources declares a `landing` in "
+                "chmv.yaml. Rebuild it from the source."
+            )
+        if protocol not in ("auto", "owned"):
+            raise RebuildRefused(
+                f"target {target.name}: found protocol {protocol} with a replay but wanted owned or auto. Landing files hold what chmv has "
+                "committed, so its commits are held back meanwhile. Leave --protocol out."
+            )
+        return "; ".join(gone) or "asked for a replay"
+
+    def _publish_replayed(self, journal: Journal, target: Object, window: Window | None, reason: str) -> Published:
+        self.executor.log(f"{target.name} {window_key(window)}: replayed from landing files, because {reason}")
+        with keep_lease(
+            journal, lease_name(target.name), lease_seconds=self.lease_seconds, wait_seconds=1.5 * self.lease_seconds
+        ):
+            return publish_owned(self, journal, target, window, f"replayed: {reason}", self.replay)
 
     def explain(
         self, target: Object, window: Window | None, protocol: Protocol = "auto"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from chmv_assets.core.catalog import Catalog
@@ -70,6 +70,7 @@ class Workbench:
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
     lease_seconds: float = LEASE_SECONDS
+    archives: dict[QName, QName] = field(default_factory=dict)  # source → table with its replayed rows
     _server_zone: str = ""
     _marks: ScratchMarks | None = None
 
@@ -95,7 +96,7 @@ class Workbench:
         scratch = scratch_name(feed.target.name, view.name)
         self.marks.expire()
         self.executor.create_like(scratch, feed.target.name)
-        made_of = [[view.digest, feed.target.digest], self.source_state(feed)]
+        made_of = [[view.digest, feed.target.digest, str(feed.archive or "")], self.source_state(feed)]
         done = self.marks.read(scratch, window)
         states = self.states(scratch, feed.target, partitions)
         if done == _mark(made_of, states):
@@ -123,7 +124,7 @@ class Workbench:
             if kind not in ("MATERIALIZED", "ALIAS")
         ]
         session = self.session(feed.view)
-        outputs = describe_select(self.executor.server, feed.view.select, session)
+        outputs = describe_select(self.executor.server, feed.select, session)
         sql = render_feed(feed, scratch, outputs, held, self.timezone)
         may_split = can_prebuild(self.catalog, feed.view)
         self.executor.stop_merges(scratch)  # parts of a statement that fails must be told from the others
@@ -133,7 +134,7 @@ class Workbench:
             try:
                 for piece in split_feed(feed, pieces, self.timezone):
                     filtered = with_parts(piece.source_filter, parts)
-                    self.executor.insert_select(scratch, sql, feed.source.name, filtered, session)
+                    self.executor.insert_select(scratch, sql, feed.reads, filtered, session)
                 return
             except ServerError as error:
                 if error.code != _MEMORY_LIMIT or not may_split or feed.source_time is None or pieces >= MAX_PIECES:
@@ -170,7 +171,10 @@ class Workbench:
     def feed(self, view: Object, window: Window | None) -> tuple[Feed, tuple[ChPartition, ...]]:
         scheme = self.catalog.scheme(view.name)
         covered, partitions = covered_window(scheme, window, self.timezone, self.server_zone)
-        return plan_feed(self.catalog, view, covered, self.timezone, self.server_zone, self.now()), partitions
+        trigger = self.catalog.trigger_of(view.name)
+        archive = self.archives.get(trigger) if trigger is not None else None
+        zones = self.timezone, self.server_zone
+        return plan_feed(self.catalog, view, covered, *zones, self.now(), archive), partitions
 
     def states(self, table: QName, target: Object, partitions: Sequence[ChPartition]) -> tuple[PartitionState, ...]:
         """The partitions of a table of the target's shape that belong to the window; all of them without a window."""
@@ -186,7 +190,12 @@ class Workbench:
         return self.states(target.name, target, partitions)
 
     def source_state(self, feed: Feed) -> list[tuple[str, int, int, int]]:
-        """What the share depends on: the source's partitions that overlap the window, or all of them."""
+        """What the share depends on: the source's partitions that overlap the window, or all of them.
+
+        A source that holds no rows (Null, replayed) tells nothing of inserts; who replays it holds its commit lock.
+        """
+        if not feed.source.engine.endswith("MergeTree"):
+            return []
         states = fetch_partitions(self.executor.server, [feed.source.name]).get(feed.source.name, ())
         scheme = self.catalog.schemes.get(feed.source.name)
         facts = self.catalog.facts[feed.view.name]
