@@ -1,9 +1,11 @@
-"""Asset checks that cost next to nothing: one step each for every 250 objects, a constant number of queries per step.
+"""Asset checks: the cheap ones, one step each for every 250 objects with a constant number of queries, and one that compares data.
 
-A check's name is a statement that is true when green. Checks look; they never repair. Each is a description and a judge; how
+The latter has a step per target, since it runs between the target and what is downstream, and blocks that. A check's name is a statement that is true when green. Checks look; they never repair. Each is a description and a judge; how
 they become steps is the same for all. (No postponed annotations here: Dagster reads those of the ops.)
 """
 
+import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +16,9 @@ from chmv_assets.collector import collector_paused
 from chmv_assets.core.compare import Comparison
 from chmv_assets.core.errors import ChmvError
 from chmv_assets.core.names import QName
+from chmv_assets.failures import told_to_dagster
 from chmv_assets.pipeline import Pipeline
+from chmv_assets.reconcile_check import DESCRIPTION, MATCHES, judge_target
 from chmv_assets.translator import AssetTranslator
 from resources.clickhouse import Server
 from resources.clickhouse_resource import ClickHouseResource
@@ -22,6 +26,14 @@ from resources.introspect import LiveObject, fetch_objects
 
 HOOKED = "view_is_hooked"
 EQUAL = "live_ddl_equals_declared"
+_RECENT = 5  # materializations of others that may have been noted since our run's own
+_SIGNATURE = inspect.Signature(
+    [
+        inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=kind)
+        for name, kind in (("context", dg.AssetCheckExecutionContext), ("clickhouse", ClickHouseResource))
+    ],
+    return_annotation=Iterator[dg.AssetCheckResult],
+)
 _OBJECTS_PER_STEP = 250  # Dagster loads a step in time quadratic in its checks: 0.7 s per job for 2,000 of them
 
 
@@ -51,12 +63,45 @@ def build_asset_checks(pipeline: Pipeline, translator: AssetTranslator | None = 
     objects = pipeline.catalog.objects.items()
     views = [name for name, made in objects if made.kind == "materialized_view"]
     declared = [name for name, made in objects if made.sql and made.kind != "inner_table"]
+    targets = list(dict.fromkeys(made.target for _, made in objects if made.target in pipeline.catalog.objects))
     with collector_paused():
-        return [
+        cheap = [
             _build_step(check, step, pipeline, some, translator)
             for check, names in ((_HOOKED, views), (_EQUAL, declared))
             for step, some in _steps(check.name, names)
         ]
+        return cheap + [
+            _build_comparison(f"{MATCHES}_{at}_{_plain(target)}", pipeline, target, translator)
+            for at, target in enumerate((name for name in targets if name is not None), start=1)
+        ]
+
+
+def _plain(name: QName) -> str:
+    return re.sub(r"[^A-Za-z0-9_]", "_", f"{name.database}_{name.table}")
+
+
+def _build_comparison(
+    step: str, pipeline: Pipeline, name: QName, translator: AssetTranslator
+) -> dg.AssetChecksDefinition:
+    """The comparison of one target with its sources, as one op."""
+    key = translator.get_asset_key(name)
+    target = pipeline.catalog.objects[name]
+
+    def run(context: dg.AssetCheckExecutionContext, clickhouse: ClickHouseResource) -> Iterator[dg.AssetCheckResult]:
+        made = context.instance.fetch_materializations(key, limit=_RECENT).records
+        with told_to_dagster(target), clickhouse.connect(run_id=context.run.run_id, check=MATCHES) as server:
+            verdict = judge_target(
+                pipeline, server, target, context.run.tags, context.log.info,
+                was_materialized=any(one.run_id == context.run.run_id for one in made),
+            )  # fmt: skip
+        yield dg.AssetCheckResult(
+            passed=verdict.passed, asset_key=key, check_name=MATCHES, severity=verdict.severity,
+            description=verdict.description, metadata=verdict.metadata,
+        )  # fmt: skip
+
+    run.__signature__ = _SIGNATURE  # type: ignore[attr-defined]  # Dagster asks for it many times per op
+    spec = dg.AssetCheckSpec(MATCHES, asset=key, description=DESCRIPTION, blocking=True)
+    return _checks_definition(step, [spec], run)
 
 
 def _steps(check: str, names: Sequence[QName]) -> Iterator[tuple[str, Sequence[QName]]]:

@@ -14,7 +14,7 @@ import dagster as dg
 checks_job = dg.define_asset_job(
     "checks_job",
     selection=dg.AssetSelection.all_asset_checks(),
-    description="All cheap checks: views are hooked, the live DDL is what is declared.",
+    description="All checks: views are hooked, the live DDL is what is declared, the newest closed window of every target is right.",
 )
 
 INGEST_JOB = "ingest_job"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chmv_assets.core.errors import ServerError
-from chmv_assets.core.names import QName, quote_identifier
+from chmv_assets.core.names import QName, quote_identifier, quote_string
 from resources.clickhouse import Server
 
 Log = Callable[[str], None]
@@ -73,24 +73,24 @@ class Executor:
         """
         settings = {**self._bounds(), **({"database": database} if database else {})}
         if source_filter:
-            settings["additional_table_filters"] = _map_literal({f"{source.database}.{source.table}": source_filter})
+            settings["additional_table_filters"] = quote_map({f"{source.database}.{source.table}": source_filter})
         self._run("insert into", into, sql, settings)
 
     def replace_partition(self, target: QName, partition_id: str, scratch: QName) -> None:
         """Swap one partition of the target for that of the scratch, atomically for readers."""
-        sql = f"ALTER TABLE {target.sql} REPLACE PARTITION ID {_literal(partition_id)} FROM {scratch.sql}"
+        sql = f"ALTER TABLE {target.sql} REPLACE PARTITION ID {quote_string(partition_id)} FROM {scratch.sql}"
         self._run(f"replace partition {partition_id} of", target, sql)
 
     def attach_partition_from(self, target: QName, partition_id: str, scratch: QName) -> None:
         """Add a scratch's partition to another scratch; parts are linked, not copied."""
-        sql = f"ALTER TABLE {target.sql} ATTACH PARTITION ID {_literal(partition_id)} FROM {scratch.sql}"
+        sql = f"ALTER TABLE {target.sql} ATTACH PARTITION ID {quote_string(partition_id)} FROM {scratch.sql}"
         self._run(f"attach partition {partition_id} to", target, sql)
 
     def drop_partition(self, name: QName, partition_id: str) -> None:
         self._run(
             f"drop partition {partition_id} of",
             name,
-            f"ALTER TABLE {name.sql} DROP PARTITION ID {_literal(partition_id)}",
+            f"ALTER TABLE {name.sql} DROP PARTITION ID {quote_string(partition_id)}",
         )
 
     def keep_only(self, name: QName, parts: Collection[str]) -> None:
@@ -101,7 +101,7 @@ class Executor:
         )
         for (part,) in rows:
             if part not in parts:
-                self._run(f"drop part {part} of", name, f"ALTER TABLE {name.sql} DROP PART {_literal(part)}")
+                self._run(f"drop part {part} of", name, f"ALTER TABLE {name.sql} DROP PART {quote_string(part)}")
 
     def stop_merges(self, name: QName) -> None:
         """Keep the parts of a table as they are; forgotten when the server restarts."""
@@ -124,10 +124,6 @@ class Executor:
         self._run("wait for", view, f"SYSTEM WAIT VIEW {view.sql}")
 
 
-def _literal(value: str) -> str:
-    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
-
-
-def _map_literal(values: Mapping[str, str]) -> str:
-    return "{" + ", ".join(f"{_literal(key)}: {_literal(value)}" for key, value in values.items()) + "}"
+def quote_map(values: Mapping[str, str]) -> str:
+    """A map literal of strings, as settings take it."""
+    return "{" + ", ".join(f"{quote_string(key)}: {quote_string(value)}" for key, value in values.items()) + "}"

@@ -16,6 +16,7 @@ _COMMANDS = {
     "demo": "chmv_assets.cli.demo:demo_command",
     "ingest": "chmv_assets.cli.ingest:ingest_command",
     "rebuild": "chmv_assets.cli.rebuild:rebuild_command",
+    "reconcile": "chmv_assets.cli.reconcile:reconcile_command",
     "watermarks": "chmv_assets.cli.journal:watermarks_command",
     "batches": "chmv_assets.cli.journal:batches_command",
 }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,9 @@ Windows = Sequence[Window | None]
     show_default=True,
     help="Compute from the source, or replay its landing files through Spark; auto replays what the source has lost.",
 )
+@click.option(
+    "--downstream", is_flag=True, help="Also rebuild every target that is computed from TARGET, behind one gate."
+)
 @click.option("--dry-run", is_flag=True, help="Print what would be done, window by window, and do nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 @ddl_option
@@ -46,6 +50,7 @@ def rebuild_command(
     window_text: str | None,
     protocol: Protocol | None,
     feed: FeedChoice,
+    downstream: bool,
     dry_run: bool,
     as_json: bool,
     ddl: Path | None,
@@ -75,7 +80,21 @@ def rebuild_command(
         if dry_run:
             _explain(rebuilder, node, windows, wanted, as_json)
         else:
-            _rebuild(rebuilder, node, windows, wanted, feed, as_json)
+            publish = partial(_publish, rebuilder, node, wanted, feed, downstream)
+            _rebuild(publish, node, windows, as_json)
+
+
+def _publish(
+    rebuilder: Rebuilder, node: Object, protocol: Protocol, feed: FeedChoice, downstream: bool, window: Window | None
+) -> Published:
+    if not downstream:
+        return rebuilder.publish(node, window, protocol, feed=feed)
+    if protocol not in ("auto", "gated") or feed == "replay":
+        raise RebuildRefused(
+            f"target {node.name}: found --downstream with {protocol if protocol not in ('auto', 'gated') else 'a replay'} but wanted the "
+            "gated protocol. A chain is rebuilt behind one gate. Leave the other option out."
+        )
+    return rebuilder.publish_chain(node, window)
 
 
 def windows_of(pipeline: Pipeline, node: Object, text: str | None) -> Windows:
@@ -113,13 +132,11 @@ def _explain(rebuilder: Rebuilder, node: Object, windows: Windows, protocol: Pro
             out.print(f"  {number:>2}. {step}", highlight=False, markup=False)
 
 
-def _rebuild(
-    rebuilder: Rebuilder, node: Object, windows: Windows, protocol: Protocol, feed: FeedChoice, as_json: bool
-) -> None:
+def _rebuild(publish: Callable[[Window | None], Published], node: Object, windows: Windows, as_json: bool) -> None:
     done: list[tuple[Window | None, Published]] = []
     try:
         for number, window in enumerate(windows, start=1):
-            published = rebuilder.publish(node, window, protocol, feed=feed)
+            published = publish(window)
             done.append((window, published))
             click.echo(
                 f"{node.name} {_name(window)}: {published.protocol}, {published.rows_before} → {published.rows_after} rows, "
@@ -138,6 +155,7 @@ def _document(window: Window | None, one: Published) -> dict[str, object]:
         "window": _name(window), "protocol": one.protocol, "why": one.why, "partitions": list(one.partitions),
         "rows_before": one.rows_before, "rows_after": one.rows_after, "tries": one.tries,
         "gate_seconds": round(one.gate_seconds, 3), "seconds": round(one.seconds, 3),
+        "downstream": [str(name) for name in one.downstream],
     }  # fmt: skip
 
 

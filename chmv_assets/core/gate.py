@@ -45,17 +45,19 @@ def read_gates() -> str:
 
 
 def read_in_doubt() -> str:
-    """Tokens whose last insert into a source failed after it may have written: a retry of theirs would double rebuilt rows.
+    """Tokens whose last insert into a source failed after it had written a part of it: a retry would double rebuilt rows.
 
-    What the gate refused wrote nothing. Needs `SYSTEM FLUSH LOGS` before.
+    What the gate refused, or what failed before it wrote, is not in doubt. Needs `SYSTEM FLUSH LOGS` before.
     """
     refused = ", ".join(map(str, REFUSED_CODES))
+    recent = "event_date >= toDate(now() - {seconds:UInt32}) AND event_time > now() - {seconds:UInt32}"
     return (
-        "SELECT token, toUnixTimestamp64Milli(max(at)) FROM (SELECT Settings['insert_deduplication_token'] AS token, "
+        "SELECT token, argMax(query_id, at) AS last FROM (SELECT Settings['insert_deduplication_token'] AS token, query_id, "
         "event_time_microseconds AS at, type, exception_code FROM system.query_log "
-        "WHERE query_kind IN ('Insert', 'AsyncInsertFlush') AND has(tables, {table:String}) "
-        "AND event_date >= toDate(now() - {seconds:UInt32}) AND event_time > now() - {seconds:UInt32} "
-        "AND type IN ('ExceptionWhileProcessing', 'QueryFinish') AND notEmpty(token) "
+        "WHERE query_kind IN ('Insert', 'AsyncInsertFlush') "
+        "AND has(tables, concat({database:String}, '.', {table:String})) "
+        f"AND {recent} AND type IN ('ExceptionWhileProcessing', 'QueryFinish') AND notEmpty(token) "
         f"AND NOT (type = 'ExceptionWhileProcessing' AND exception_code IN ({refused}))) "
-        "GROUP BY token HAVING argMax(type, at) = 'ExceptionWhileProcessing'"
+        "GROUP BY token HAVING argMax(type, at) = 'ExceptionWhileProcessing' AND last IN (SELECT query_id FROM system.part_log "
+        f"WHERE event_type = 'NewPart' AND database = {{database:String}} AND table = {{table:String}} AND {recent})"
     )

@@ -16,6 +16,16 @@ _UNESCAPES |= {char: char for char in "\\`\"'/="}
 _ESCAPED = re.compile(r"\\(x[0-9A-Fa-f]{2}|.)", re.DOTALL)
 
 
+def quote_string(text: str) -> str:
+    """A string literal, for places where the server takes no parameter (names of types, partition ids, settings).
+
+    >>> print(quote_string("it's"))
+    'it\\'s'
+    """
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
 def quote_identifier(name: str) -> str:
     """Quote one identifier for ClickHouse, whatever it contains.
 

@@ -16,7 +16,7 @@ from chmv_assets.core.catalog import Catalog
 from chmv_assets.core.errors import RebuildRefused
 from chmv_assets.core.lint import ttl_days
 from chmv_assets.core.model import Object
-from chmv_assets.core.names import QName, quote_identifier
+from chmv_assets.core.names import QName, quote_identifier, quote_string
 from chmv_assets.core.retarget import retarget
 from chmv_assets.core.truncation import NotTruncationError, parse_time_type, read_truncation
 from chmv_assets.core.windows import ChPartition, Window, ch_partitions, scheme_zone, window_predicate
@@ -215,13 +215,14 @@ def _is_date(column_type: str) -> bool | None:
     return time_type.is_date if time_type is not None else None
 
 
-def _literal(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
-
-
 def render_feed(feed: Feed, into: QName, outputs: Sequence[tuple[str, str]], held: Sequence[str], zone: str) -> str:
     """The INSERT that fills a scratch table: columns go by name, as the trigger itself does it."""
+    columns = ", ".join(quote_identifier(name) for name, _ in outputs if name in set(held))
+    return f"INSERT INTO {into.sql} ({columns}) {render_share(feed, outputs, held, zone)}"
+
+
+def render_share(feed: Feed, outputs: Sequence[tuple[str, str]], held: Sequence[str], zone: str) -> str:
+    """The SELECT of a feed: what a rebuild inserts, without inserting it."""
     columns = ", ".join(quote_identifier(name) for name, _ in outputs if name in set(held))
     if not columns:
         raise RebuildRefused(
@@ -238,9 +239,9 @@ def render_feed(feed: Feed, into: QName, outputs: Sequence[tuple[str, str]], hel
         column = feed.target.column(feed.time_column)
         value = quote_identifier(feed.time_column)
         if column is not None and _is_date(column.type) != _is_date(kind):  # the INSERT converts, so must the condition
-            value, kind = f"CAST({value}, {_literal(column.type)})", column.type
+            value, kind = f"CAST({value}, {quote_string(column.type)})", column.type
         where = f" WHERE {window_predicate(value, kind, feed.window, zone)}"
-    return f"INSERT INTO {into.sql} ({columns}) SELECT {columns} FROM ({feed.select}){where}"
+    return f"SELECT {columns} FROM ({feed.select}){where}"
 
 
 def with_parts(source_filter: str, parts: Sequence[str] | None) -> str:
@@ -251,5 +252,5 @@ def with_parts(source_filter: str, parts: Sequence[str] | None) -> str:
     """
     if parts is None:
         return source_filter
-    named = f"_part IN ({', '.join(_literal(part) for part in parts)})"
+    named = f"_part IN ({', '.join(quote_string(part) for part in parts)})"
     return f"({source_filter}) AND {named}" if source_filter else named

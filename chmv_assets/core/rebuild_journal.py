@@ -13,7 +13,7 @@ from chmv_assets.core.rebuild_plan import Step, decode_steps, encode_steps
 from chmv_assets.core.settings_values import Protocol
 
 REBUILDS = QName(OWN_DATABASE, "rebuilds")
-RebuildStatus = Literal["running", "published", "rolled_back"]
+RebuildStatus = Literal["running", "published", "rolled_back", "unverified"]
 _COLUMNS = "rebuild_id, target, window, protocol, status, steps, step, detail, owner, version"
 
 

@@ -30,7 +30,7 @@ _MEANING: dict[StepKind, str] = {
     "shut gate": "refuse new inserts into {name} (code 469, writers send again)",
     "drain": "wait for inserts that run",
     "complete": "add what arrived meanwhile through {name}",
-    "build": "compute all of {name}'s share behind the gate: its result depends on all rows together",
+    "build": "compute all of {name}'s share behind the gate",
     "publish": "replace the window's partitions of {name}, one atomic swap each",
     "open gate": "let inserts into {name} through again",
     "release merges": "let {name} merge again",
@@ -87,28 +87,57 @@ def plan_closed(target: QName, views: Sequence[Object]) -> tuple[Step, ...]:
     )
 
 
-def plan_gated(
-    catalog: Catalog, target: QName, views: Sequence[tuple[Object, QName]], roots: Iterable[QName]
-) -> tuple[Step, ...]:
-    """The gated protocol for the views of a target, each with its scratch."""
+Layer = tuple[QName, Sequence[Object], QName]  # a target, its views, and the scratch for all of them
+
+
+def plan_gated(catalog: Catalog, layers: Sequence[Layer], roots: Iterable[QName]) -> tuple[Step, ...]:
+    """The gated protocol for a target, and behind it, under the same gate, for targets that are computed from it."""
     gates = list(roots)
-    online = [(view, scratch) for view, scratch in views if can_prebuild(catalog, view)]
-    late = [(view, scratch) for view, scratch in views if not can_prebuild(catalog, view)]
-    held = list(dict.fromkeys(source for view, _ in online if (source := catalog.trigger_of(view.name)) is not None))
+    target, views, _ = layers[0]
+    online = [view for view in views if can_prebuild(catalog, view)]
+    late = [view for view in views if not can_prebuild(catalog, view)]
+    held = list(dict.fromkeys(source for view in online if (source := catalog.trigger_of(view.name)) is not None))
+    scratches = [scratch for _, _, scratch in layers]
+    behind = [
+        step
+        for name, others, _ in layers[1:]
+        for step in (*(Step("build", view.name) for view in others), Step("publish", name))
+    ]
     return (
         *(Step("settle", root) for root in gates),
-        *(Step("scratch", scratch) for _, scratch in views),
+        *(Step("scratch", scratch) for scratch in scratches),
         *(Step("hold merges", source) for source in held),
-        *(Step("prebuild", view.name) for view, _ in online),
+        *(Step("prebuild", view.name) for view in online),
         *(Step("shut gate", root) for root in gates),
         Step("drain", target),
-        *(Step("complete", view.name) for view, _ in online),
-        *(Step("build", view.name) for view, _ in late),
+        *(Step("complete", view.name) for view in online),
+        *(Step("build", view.name) for view in late),
         Step("publish", target),
+        *behind,
         *(Step("open gate", root) for root in gates),
         *(Step("release merges", source) for source in held),
-        *(Step("drop scratch", scratch) for _, scratch in views),
+        *(Step("drop scratch", scratch) for scratch in scratches),
     )
+
+
+def find_downstream(catalog: Catalog, target: QName) -> tuple[QName, ...]:
+    """The targets that are computed from a target, directly or not, in the order in which they have to be rebuilt."""
+    wanted: set[QName] = set()
+    waiting = [target]
+    while waiting:
+        table = waiting.pop()
+        for edge in catalog.edges:
+            node = catalog.objects[edge.dest]
+            if (
+                edge.kind == "trigger"
+                and edge.source == table
+                and node.target is not None
+                and node.target not in wanted
+            ):
+                wanted.add(node.target)
+                waiting.append(node.target)
+    order = [name for layer in catalog.layers() for name in layer]
+    return tuple(sorted(wanted, key=order.index))
 
 
 def undo_of(steps: Sequence[Step]) -> tuple[Step, ...]:

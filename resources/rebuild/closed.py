@@ -6,11 +6,18 @@ window is done again, three times at most. Writers notice nothing.
 
 from __future__ import annotations
 
+import secrets
+from dataclasses import replace
+
 from chmv_assets.core.errors import RebuildDisturbed
 from chmv_assets.core.model import Object
+from chmv_assets.core.rebuild_journal import RebuildRecord, decode_rebuild, read_rebuilds, write_rebuild
+from chmv_assets.core.rebuild_plan import find_roots
 from chmv_assets.core.settings_values import Protocol
 from chmv_assets.core.windows import Window
+from resources.journal import Journal
 from resources.rebuild.result import Published
+from resources.rebuild.settle import settle
 from resources.rebuild.workbench import Workbench
 from resources.scratch_marks import window_key
 
@@ -19,10 +26,19 @@ MAX_TRIES_AFTER_SWAP = 12  # a swap that an insert overtook has to be put right
 
 
 def publish_closed(
-    bench: Workbench, target: Object, window: Window | None, why: str, protocol: Protocol = "closed"
+    bench: Workbench, journal: Journal, target: Object, window: Window | None, why: str, protocol: Protocol = "closed"
 ) -> Published:
-    """Replace a window of a target by what its views give, and leave nothing half done."""
+    """Replace a window of a target by what its views give, and leave nothing half done.
+
+    From the swap to the last comparison the journal says so: who dies in between may have lost rows that came at that moment.
+    """
     started = bench.clock()
+    for root in find_roots(bench.catalog, target.name):
+        settle(bench, journal, root)
+    record = RebuildRecord(
+        rebuild_id=secrets.token_hex(6), target=target.name, window=window_key(window), protocol=protocol,
+        status="running", steps=(), step=0, version=journal.versions.next(), owner=journal.owner,
+    )  # fmt: skip
     views = bench.rebuildable_views(target)
     before = sum(state.rows for state in bench.target_states(target, window))
     swapped = False
@@ -33,10 +49,13 @@ def publish_closed(
         shares = tuple(bench.build_scratch(view, window) for view in views)
         if [bench.block_state(view, window) for view in views] != fences:
             continue
+        if not swapped:
+            journal.run(write_rebuild(record, journal.cluster))
         changed = bench.swap(target, window, [share.scratch for share in shares])
         swapped = True
         bench.drain()
         if [bench.block_state(view, window) for view in views] == fences:
+            _verified(journal, record)
             after = sum(state.rows for state in bench.target_states(target, window))
             bench.forget(target, window)
             return Published(
@@ -44,6 +63,16 @@ def publish_closed(
                 seconds=bench.clock() - started, shares_reused=sum(share.reused for share in shares),
             )  # fmt: skip
     raise _disturbed(target, window, swapped)
+
+
+def _verified(journal: Journal, record: RebuildRecord) -> None:
+    """This window is right now, whatever happened to earlier rebuilds of it."""
+    statement = read_rebuilds("unverified", journal.cluster)
+    rows = journal.server.rows(statement.sql, statement.parameters, statement.settings)
+    same = [one for one in map(decode_rebuild, rows) if (one.target, one.window) == (record.target, record.window)]
+    for one in (record, *same):
+        done = replace(one, status="published", version=journal.versions.next(above=one.version))
+        journal.run(write_rebuild(done, journal.cluster))
 
 
 def _disturbed(target: Object, window: Window | None, swapped: bool) -> RebuildDisturbed:

@@ -8,37 +8,40 @@ between. The steps are `core.rebuild_plan`'s; each is noted in the journal befor
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 
 from chmv_assets.core.errors import RebuildDisturbed, RebuildRefused
-from chmv_assets.core.gate import GATE_SECONDS, MARGIN_SECONDS, gate_name, read_in_doubt, render_shut
+from chmv_assets.core.gate import GATE_SECONDS, MARGIN_SECONDS, gate_name, render_shut
 from chmv_assets.core.model import Object
 from chmv_assets.core.names import QName
 from chmv_assets.core.rebuild import SCRATCH_DATABASE, Feed
 from chmv_assets.core.rebuild_journal import RebuildRecord, RebuildStatus, lease_name, write_rebuild
-from chmv_assets.core.rebuild_plan import Step, StepKind, find_roots, plan_gated
+from chmv_assets.core.rebuild_plan import Layer, Step, StepKind, find_roots, plan_gated
 from chmv_assets.core.windows import Window
 from resources.journal import Journal
 from resources.journal.lease import Lease, keep_lease
 from resources.rebuild.recovery import recover_target
 from resources.rebuild.result import Published
+from resources.rebuild.settle import settle
 from resources.rebuild.undo import open_gate, undo
 from resources.rebuild.workbench import Workbench
 from resources.scratch_marks import window_key
 
 MAX_TRIES = 3
-IN_DOUBT_SECONDS = 3600
-SETTLE_SECONDS = 30.0
+MERGE_SECONDS = 30.0
 MAX_PARTS = 5_000  # names that fit into one statement's settings
 _POLL_SECONDS = 0.2
 
 OnStep = Callable[[int, Step], None]
 
 
-def explain_gated(bench: Workbench, target: Object, window: Window | None) -> tuple[Step, ...]:
+def explain_gated(
+    bench: Workbench, target: Object, window: Window | None, downstream: Sequence[Object] = ()
+) -> tuple[Step, ...]:
     """The steps that `publish_gated` would take."""
-    return _prepare(bench, target, window, "plan").steps
+    return _prepare(bench, [target, *downstream], window, "plan").steps
 
 
 def publish_gated(
@@ -48,29 +51,44 @@ def publish_gated(
     window: Window | None,
     why: str,
     on_step: OnStep = lambda _number, _step: None,
+    downstream: Sequence[Object] = (),
 ) -> Published:
-    """Replace a window of a target by what its views give, under live inserts."""
+    """Replace a window of a target by what its views give, under live inserts.
+
+    Targets `downstream` of it, in the order of their computation, are rebuilt from it behind the same gate.
+    """
     started = bench.clock()
+    targets = [target, *downstream]
     before = sum(state.rows for state in bench.target_states(target, window))
-    with keep_lease(
-        journal, lease_name(target.name), lease_seconds=bench.lease_seconds, wait_seconds=1.5 * bench.lease_seconds
-    ) as lease:
-        recover_target(bench.executor, journal, target.name)
+    with ExitStack() as stack:
+        leases = [
+            stack.enter_context(_lease(bench, journal, one.name)) for one in sorted(targets, key=lambda t: t.name)
+        ]
+        for one in targets:
+            recover_target(bench.executor, journal, one.name)
         for attempt in range(1, MAX_TRIES + 1):
-            run = _prepare(bench, target, window, secrets.token_hex(6))
+            run = _prepare(bench, targets, window, secrets.token_hex(6))
             try:
-                changed = _GatedRun(bench, journal, lease, run, on_step).carry_out()
+                changed = _GatedRun(bench, journal, leases, run, on_step).carry_out()
             except RebuildDisturbed:
                 if attempt == MAX_TRIES:
                     raise
                 continue
             after = sum(state.rows for state in bench.target_states(target, window))
-            bench.forget(target, window)
+            for one in targets:
+                bench.forget(one, window)
             return Published(
                 protocol="gated", why=why, partitions=changed, rows_before=before, rows_after=after, tries=attempt,
                 seconds=bench.clock() - started, gate_seconds=run.gate_seconds,
+                downstream=tuple(one.name for one in downstream),
             )  # fmt: skip
     raise AssertionError("unreachable: the last try returns or raises")
+
+
+def _lease(bench: Workbench, journal: Journal, target: QName) -> AbstractContextManager[Lease]:
+    return keep_lease(
+        journal, lease_name(target), lease_seconds=bench.lease_seconds, wait_seconds=1.5 * bench.lease_seconds
+    )
 
 
 @dataclass
@@ -78,34 +96,39 @@ class _Prepared:
     """One try: its feeds, scratches, roots and steps."""
 
     rebuild_id: str
-    target: Object
+    targets: dict[QName, Object]  # in order; the first is the one that was asked for
     window: Window | None
     feeds: dict[QName, tuple[Feed, QName]]  # view → feed and scratch
     steps: tuple[Step, ...]
     gate_seconds: float = 0.0
 
+    @property
+    def target(self) -> Object:
+        return next(iter(self.targets.values()))
 
-def _prepare(bench: Workbench, target: Object, window: Window | None, rebuild_id: str) -> _Prepared:
-    views = bench.rebuildable_views(target)
-    roots = find_roots(bench.catalog, target.name)
+
+def _prepare(bench: Workbench, targets: Sequence[Object], window: Window | None, rebuild_id: str) -> _Prepared:
+    roots = sorted({root for target in targets for root in find_roots(bench.catalog, target.name)})
     for root in roots:
         node = bench.catalog.objects.get(root)
         if node is None or not node.engine.endswith("MergeTree"):
             raise RebuildRefused(
-                f"target {target.name}: its rows arrive in {root}, {node.engine if node else 'not declared here'}, but wanted a "
+                f"target {targets[0].name}: its rows arrive in {root}, {node.engine if node else 'not declared here'}, but wanted a "
                 "MergeTree table. Inserts into it cannot be held back. Use `--protocol closed` when no inserts run."
             )
-    feeds = {
-        view.name: (bench.feed(view, window)[0], QName(SCRATCH_DATABASE, f"scratch.{rebuild_id}.{number}"))
-        for number, view in enumerate(views)
-    }
-    pairs = [(view, feeds[view.name][1]) for view in views]
+    feeds: dict[QName, tuple[Feed, QName]] = {}
+    layers: list[Layer] = []
+    for number, target in enumerate(targets):
+        views = bench.rebuildable_views(target)
+        scratch = QName(SCRATCH_DATABASE, f"scratch.{rebuild_id}.{number}")
+        feeds |= {view.name: (bench.feed(view, window)[0], scratch) for view in views}
+        layers.append((target.name, views, scratch))
     return _Prepared(
         rebuild_id=rebuild_id,
-        target=target,
+        targets={target.name: target for target in targets},
         window=window,
         feeds=feeds,
-        steps=plan_gated(bench.catalog, target.name, pairs, roots),
+        steps=plan_gated(bench.catalog, layers, roots),
     )
 
 
@@ -115,7 +138,7 @@ class _GatedRun:
 
     bench: Workbench
     journal: Journal
-    lease: Lease
+    leases: Sequence[Lease]
     run: _Prepared
     on_step: OnStep
     _built: dict[QName, tuple[str, ...]] = field(default_factory=dict)  # view → parts that are computed
@@ -127,8 +150,8 @@ class _GatedRun:
     def carry_out(self) -> tuple[str, ...]:
         """All steps; gives the partitions that were published."""
         work: dict[StepKind, Callable[[QName], None]] = {
-            "settle": self._settle,
-            "scratch": lambda name: self.bench.executor.create_like(name, self.run.target.name),
+            "settle": lambda root: settle(self.bench, self.journal, root),
+            "scratch": self._create_scratch,
             "hold merges": self.bench.executor.stop_merges,
             "prebuild": self._prebuild,
             "shut gate": self._shut,
@@ -143,7 +166,7 @@ class _GatedRun:
         done = 0
         try:
             for done, step in enumerate(self.run.steps):
-                self.lease.check()
+                self._check_leases()
                 self._note("running", done)
                 work[step.kind](step.name)
                 self.on_step(done, step)
@@ -154,6 +177,14 @@ class _GatedRun:
         self._note("published", done)
         return self._changed
 
+    def _check_leases(self) -> None:
+        for lease in self.leases:
+            lease.check()
+
+    def _create_scratch(self, name: QName) -> None:
+        feed = next(feed for feed, scratch in self.run.feeds.values() if scratch == name)
+        self.bench.executor.create_like(name, feed.target.name)
+
     def _note(self, status: RebuildStatus, step: int, detail: str = "") -> None:
         self._version = self.journal.versions.next(above=self._version)
         record = RebuildRecord(
@@ -162,17 +193,6 @@ class _GatedRun:
             version=self._version,
         )  # fmt: skip
         self.journal.run(write_rebuild(record, self.journal.cluster))
-
-    def _settle(self, root: QName) -> None:
-        """No insert may be in doubt: not one of ours, not one that failed and will be sent again with its token."""
-        deadline = self.bench.clock() + SETTLE_SECONDS
-        while problem := find_in_doubt(self.journal, root):
-            if self.bench.clock() > deadline:
-                raise RebuildRefused(
-                    f"source {root}: {problem} but wanted every insert done or given up. Its retry after the rebuild would double its "
-                    f"rows. Let its writer finish (`chmv ingest` for ours), or wait until it is {IN_DOUBT_SECONDS // 60} minutes old."
-                )
-            self.bench.sleep(1.0)
 
     def _prebuild(self, view: QName) -> None:
         feed, scratch = self.run.feeds[view]
@@ -189,14 +209,14 @@ class _GatedRun:
 
     def _wait_for_merges(self, source: QName) -> None:
         """Merges that ran when they were stopped end by themselves; a part that comes out of one has another name."""
-        deadline = self.bench.clock() + SETTLE_SECONDS
+        deadline = self.bench.clock() + MERGE_SECONDS
         while self.bench.executor.server.rows(
             "SELECT 1 FROM system.merges WHERE database = {d:String} AND table = {t:String} LIMIT 1",
             {"d": source.database, "t": source.table},
         ):
             if self.bench.clock() > deadline:
                 raise RebuildDisturbed(
-                    f"source {source}: a merge still runs after {SETTLE_SECONDS:.0f} s but wanted none. Its parts change their names. "
+                    f"source {source}: a merge still runs after {MERGE_SECONDS:.0f} s but wanted none. Its parts change their names. "
                     "Run it again."
                 )
             self.bench.sleep(_POLL_SECONDS)
@@ -235,9 +255,9 @@ class _GatedRun:
                 f"target {target}: the gate opens in {left / 1000:.1f} s but wanted {MARGIN_SECONDS:.0f} s for the swap. Writers wait no "
                 f"longer than {GATE_SECONDS:.0f} s. The target is untouched; rebuild smaller windows."
             )
-        self.lease.check()
-        scratches = [scratch for _, scratch in self.run.feeds.values()]
-        self._changed = self.bench.swap(self.run.target, self.run.window, scratches)
+        self._check_leases()
+        scratch = next(scratch for feed, scratch in self.run.feeds.values() if feed.target.name == target)
+        self._changed += self.bench.swap(self.run.targets[target], self.run.window, [scratch])
         if self._server_ms() >= self._until_ms:
             raise RebuildDisturbed(
                 f"target {target}: the swap ended after the gate had opened but wanted it before. Rows that arrived in between may be "
@@ -250,14 +270,3 @@ class _GatedRun:
 
     def _server_ms(self) -> int:
         return int(self.bench.executor.server.rows("SELECT toUnixTimestamp64Milli(now64(3))")[0][0])
-
-
-def find_in_doubt(journal: Journal, root: QName) -> str:
-    """What is in doubt in a source, as a few words; nothing if all is settled."""
-    staged = [one for one in journal.read_batches(10_000, status="staged") if one.source == root]
-    if staged:
-        return f"batch {staged[0].batch} of ours is being committed"
-    server = journal.server
-    server.command("SYSTEM FLUSH LOGS")
-    rows = server.rows(read_in_doubt(), {"table": f"{root.database}.{root.table}", "seconds": IN_DOUBT_SECONDS})
-    return f"the insert with token {str(rows[0][0])[:60]!r} failed and was not repeated yet" if rows else ""

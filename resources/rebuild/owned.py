@@ -54,7 +54,7 @@ def publish_owned(
             )
         if replay is not None:
             stack.enter_context(_archives(bench, target, window, replay))
-        return publish_closed(bench, target, window, why, protocol="owned")
+        return publish_closed(bench, journal, target, window, why, protocol="owned")
 
 
 @contextmanager

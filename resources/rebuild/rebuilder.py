@@ -9,7 +9,7 @@ from chmv_assets.core.errors import RebuildDisturbed, RebuildRefused
 from chmv_assets.core.model import Object
 from chmv_assets.core.rebuild import needs_replay
 from chmv_assets.core.rebuild_journal import lease_name
-from chmv_assets.core.rebuild_plan import Step, choose_protocol, find_roots, plan_closed
+from chmv_assets.core.rebuild_plan import Step, choose_protocol, find_downstream, find_roots, plan_closed
 from chmv_assets.core.settings_values import Protocol
 from chmv_assets.core.windows import Window
 from resources.journal import Journal
@@ -58,12 +58,21 @@ class Rebuilder(Workbench):
                 return publish_owned(self, journal, target, window, why)
         try:
             with lease:
-                return publish_closed(self, target, window, why)
+                return publish_closed(self, journal, target, window, why)
         except RebuildDisturbed as error:
             if protocol != "auto":
                 raise
             self.executor.log(f"{target.name}: {error} Going on gated.")
         return publish_gated(self, journal, target, window, "inserts disturbed the closed protocol", on_step)
+
+    def publish_chain(
+        self, target: Object, window: Window | None, on_step: OnStep = lambda _number, _step: None
+    ) -> Published:
+        """Rebuild a window of a target and of every target that is computed from it, behind one gate."""
+        journal = Journal(self.executor.server)
+        self._recover(journal)
+        downstream = [self.catalog.objects[name] for name in find_downstream(self.catalog, target.name)]
+        return publish_gated(self, journal, target, window, "a chain under one gate", on_step, downstream)
 
     def _why_replay(self, target: Object, window: Window | None, protocol: Protocol, feed: FeedChoice) -> str:
         """Why a window is replayed from landing files; nothing if its sources are read."""

@@ -1,7 +1,8 @@
 """Clear away what a rebuild left that died: its gate, its stopped merges, its scratches. Called by whoever starts first.
 
 Safe at any time: the old data serves until publication, and from then on the new data is whole (`core.rebuild_plan`). A
-rebuild whose lease still runs is left alone; so is a gate that still has time, unless its rebuild is known to be over.
+rebuild whose lease still runs is left alone; so is a gate that still has time, unless its rebuild is known to be over. A closed
+or owned rebuild that died between its swap and its last comparison is noted as unverified, until its window is rebuilt.
 """
 
 from __future__ import annotations
@@ -10,17 +11,26 @@ from dataclasses import replace
 
 from chmv_assets.core.gate import GATE_PREFIX, read_gates
 from chmv_assets.core.names import QName
-from chmv_assets.core.rebuild_journal import RebuildRecord, decode_rebuild, lease_name, read_rebuilds, write_rebuild
+from chmv_assets.core.rebuild_journal import (
+    RebuildRecord,
+    RebuildStatus,
+    decode_rebuild,
+    lease_name,
+    read_rebuilds,
+    write_rebuild,
+)
 from resources.executor import Executor
 from resources.journal import Journal
 from resources.rebuild.undo import open_gate, undo
+
+_LEASE_SECONDS = 10.0  # opening a gate and dropping tables; who dies meanwhile is not waited for any longer
 
 
 def recover_rebuilds(executor: Executor, journal: Journal) -> list[RebuildRecord]:
     """Roll back every rebuild whose owner is gone; gives what was rolled back."""
     recovered: list[RebuildRecord] = []
     for record in _running(journal):
-        held = journal.locks.try_acquire(lease_name(record.target), journal.owner)
+        held = journal.locks.try_acquire(lease_name(record.target), journal.owner, _LEASE_SECONDS)
         if held is None:
             continue
         try:
@@ -44,12 +54,19 @@ def _running(journal: Journal) -> list[RebuildRecord]:
 
 
 def _roll_back(executor: Executor, journal: Journal, record: RebuildRecord) -> RebuildRecord:
-    executor.log(f"{record.target}: rolling back rebuild {record.rebuild_id} of {record.owner}")
-    undo(executor, record.rebuild_id, record.steps[: record.step + 1], journal.cluster)
+    if record.protocol == "gated":
+        executor.log(f"{record.target}: rolling back rebuild {record.rebuild_id} of {record.owner}")
+        undo(executor, record.rebuild_id, record.steps[: record.step + 1], journal.cluster)
+        status: RebuildStatus = "rolled_back"
+    else:  # it died between its swap and the comparison: rows that came in between may be missing
+        executor.log(
+            f"{record.target} {record.window}: was swapped in by {record.owner}, who died before it was verified"
+        )
+        status = "unverified"
     done = replace(
         record,
-        status="rolled_back",
-        detail=f"its owner was gone; rolled back by {journal.owner}",
+        status=status,
+        detail=f"its owner was gone; found by {journal.owner}",
         version=journal.versions.next(above=record.version),
     )
     journal.run(write_rebuild(done, journal.cluster))

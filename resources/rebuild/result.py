@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from chmv_assets.core.names import QName
 from chmv_assets.core.settings_values import Protocol
 
 
@@ -20,3 +21,4 @@ class Published:
     seconds: float
     shares_reused: int = 0  # scratches that a view's materialization had built already
     gate_seconds: float = 0.0  # for how long writers were refused
+    downstream: tuple[QName, ...] = ()  # targets that were rebuilt from it behind the same gate

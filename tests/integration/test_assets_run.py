@@ -86,6 +86,8 @@ def site(configured: EngineInfo, clickhouse: Client, tmp_path: Path, monkeypatch
         f"INSERT INTO {database}.hits SELECT toDateTime('2026-10-01 00:00:00', 'UTC') + number * 8640, "
         "'p' || toString(number % 3), 5, '2026-10-07 00:00:00' FROM numbers(50)"
     )
+    for verb in ("REFRESH", "WAIT"):  # else its target shows the empty table of its creation
+        clickhouse.command(f"SYSTEM {verb} VIEW {database}.top_mv")
     with dg.DagsterInstance.ephemeral() as instance:
         yield Site(clickhouse, database, build_definitions(load_pipeline(folder)), instance)
     clickhouse.command(f"DROP DATABASE {database} SYNC")

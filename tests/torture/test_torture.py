@@ -123,6 +123,20 @@ def test_nothing_is_lost_or_doubled_and_readers_never_see_it(
     )
 
 
+def test_chain_is_rebuilt_behind_one_gate(fire: Callable[[str], Fire]) -> None:
+    site = fire("chain of three")
+    rebuilder = site.rebuilder()
+    rebuilds = 0
+    with under_fire(site):
+        while rebuilds < 3:
+            published = rebuilder.publish_chain(site.catalog.objects[QName(site.database, "t1")], HOT)
+            assert [name.table for name in published.downstream] == ["t2", "t3"]
+            rebuilds += 1
+    for target in site.targets:
+        assert account(site, target) == Account(lost=0, doubled=0, foreign=0), target
+    assert site.wrong_reads == {}
+
+
 @pytest.mark.parametrize("shape", ["one view", "chain of three"])
 def test_owned_rebuild_runs_between_two_commits(fire: Callable[[str], Fire], shape: str) -> None:
     site = fire(shape)

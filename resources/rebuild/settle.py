@@ -1,0 +1,42 @@
+"""Inserts in doubt: written to the source, failed in a view, to be sent again. A rebuild in between would double their rows."""
+
+from __future__ import annotations
+
+from chmv_assets.core.errors import RebuildRefused, ServerError
+from chmv_assets.core.gate import read_in_doubt
+from chmv_assets.core.names import QName
+from resources.journal import Journal
+from resources.rebuild.workbench import Workbench
+
+IN_DOUBT_SECONDS = 3600
+SETTLE_SECONDS = 30.0
+_MISSING = frozenset({60, 81})
+
+
+def settle(bench: Workbench, journal: Journal, root: QName) -> None:
+    """Wait until no insert into a source is in doubt, or refuse."""
+    deadline = bench.clock() + SETTLE_SECONDS
+    while problem := find_in_doubt(journal, root):
+        if bench.clock() > deadline:
+            raise RebuildRefused(
+                f"source {root}: {problem} but wanted every insert done or given up. Its retry after the rebuild would double its rows. "
+                f"Let its writer finish (`chmv ingest` for ours), or wait until it is {IN_DOUBT_SECONDS // 60} minutes old."
+            )
+        bench.sleep(1.0)
+
+
+def find_in_doubt(journal: Journal, root: QName) -> str:
+    """What is in doubt in a source, as a few words; nothing if all is settled."""
+    staged = [one for one in journal.read_batches(10_000, status="staged") if one.source == root]
+    if staged:
+        return f"batch {staged[0].batch} of ours is being committed"
+    server = journal.server
+    server.command("SYSTEM FLUSH LOGS")
+    values = {"database": root.database, "table": root.table, "seconds": IN_DOUBT_SECONDS}
+    try:
+        rows = server.rows(read_in_doubt(), values)
+    except ServerError as error:
+        if error.code not in _MISSING:  # without these logs nobody can tell, and most servers have them
+            raise
+        rows = []
+    return f"the insert with token {str(rows[0][0])[:60]!r} failed and was not repeated yet" if rows else ""
