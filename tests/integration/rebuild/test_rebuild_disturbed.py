@@ -11,11 +11,14 @@ from typing import Any
 
 import clickhouse_connect
 import pytest
+from clickhouse_connect.driver.exceptions import ClickHouseError
 from rebuild_cases import CASES, DAILY_SUM, SOURCE, Case
 from rebuild_oracle import UTC, Pipe, day
 
+from chmv_assets.core.batches import COMMIT_SETTINGS
 from chmv_assets.core.errors import RebuildRefused
 from chmv_assets.core.names import QName
+from chmv_assets.core.settings_values import Protocol
 from resources.engine import EngineInfo
 from resources.executor import Executor
 
@@ -215,4 +218,44 @@ def test_insert_that_ends_is_waited_for(
     clock = Clock(on_sleep=slow_insert)
     pipe.damage("double", ["20260705"])
     pipe.publish(day("2026-07-05"), clock=clock.now, sleep=clock.sleep)
+    assert pipe.rows(pipe.name("target")) == pipe.truth()
+
+
+@pytest.mark.parametrize("protocol", ["closed", "gated", "owned"])
+def test_insert_in_doubt_is_waited_for_and_never_doubled(
+    make: Callable[..., Pipe], left_over: Callable[[], list[str]], protocol: Protocol
+) -> None:
+    """The source has the rows, a later view failed: a rebuild now and the writer's retry after it would double them."""
+    pipe = make(CASES["additive"], f"doubt_{protocol}", rows=300)
+    pipe.protocol = protocol
+    pipe.run(
+        "CREATE MATERIALIZED VIEW {db}.{case}_bad ENGINE = MergeTree ORDER BY x AS "
+        "SELECT throwIf(amount = 4711)::UInt8 AS x FROM {db}.{case}_source"
+    )
+    insert = f"INSERT INTO {pipe.name('source').sql} VALUES (1, '2026-07-05 10:00:00', 'DE', 4711, 1)"
+    settings = {
+        **COMMIT_SETTINGS,
+        "insert_deduplication_token": f"doubt-{protocol}",
+        "parallel_view_processing": 0,
+    }
+    pipe.client.command(
+        f"ALTER TABLE {pipe.name('source').sql} MODIFY SETTING non_replicated_deduplication_window = 100"
+    )
+    pipe.client.command(
+        f"ALTER TABLE {pipe.name('target').sql} MODIFY SETTING non_replicated_deduplication_window = 100"
+    )
+    before = pipe.client.query(f"SELECT count() FROM {pipe.name('source').sql}").result_rows
+    with pytest.raises(ClickHouseError):
+        pipe.client.command(insert, settings=settings)
+    after = pipe.client.query(f"SELECT count() FROM {pipe.name('source').sql}").result_rows
+    if after == before:
+        pytest.fail("the insert failed before it wrote: nothing is in doubt")
+    clock = Clock()
+    with pytest.raises(
+        RebuildRefused, match="failed and was not repeated yet but wanted every insert done or given up"
+    ):
+        pipe.publish(day("2026-07-05"), clock=clock.now, sleep=clock.sleep)
+    pipe.run("DROP TABLE {db}.{case}_bad SYNC")
+    pipe.client.command(insert, settings=settings)  # the writer's retry
+    pipe.publish(day("2026-07-05"))
     assert pipe.rows(pipe.name("target")) == pipe.truth()
