@@ -11,11 +11,12 @@ from dataclasses import replace
 
 from chmv_assets.core.errors import RebuildDisturbed
 from chmv_assets.core.model import Object
-from chmv_assets.core.rebuild_journal import RebuildRecord, decode_rebuild, read_rebuilds, write_rebuild
+from chmv_assets.core.rebuild_journal import RebuildRecord, write_rebuild
 from chmv_assets.core.rebuild_plan import find_roots
 from chmv_assets.core.settings_values import Protocol
 from chmv_assets.core.windows import Window
 from resources.journal import Journal
+from resources.rebuild.recovery import clear_unverified
 from resources.rebuild.result import Published
 from resources.rebuild.settle import settle
 from resources.rebuild.workbench import Workbench
@@ -55,7 +56,9 @@ def publish_closed(
         swapped = True
         bench.drain()
         if [bench.block_state(view, window) for view in views] == fences:
-            _verified(journal, record)
+            done = replace(record, status="published", version=journal.versions.next(above=record.version))
+            journal.run(write_rebuild(done, journal.cluster))
+            clear_unverified(journal, target.name, record.window)
             after = sum(state.rows for state in bench.target_states(target, window))
             bench.forget(target, window)
             return Published(
@@ -63,16 +66,6 @@ def publish_closed(
                 seconds=bench.clock() - started, shares_reused=sum(share.reused for share in shares),
             )  # fmt: skip
     raise _disturbed(target, window, swapped)
-
-
-def _verified(journal: Journal, record: RebuildRecord) -> None:
-    """This window is right now, whatever happened to earlier rebuilds of it."""
-    statement = read_rebuilds("unverified", journal.cluster)
-    rows = journal.server.rows(statement.sql, statement.parameters, statement.settings)
-    same = [one for one in map(decode_rebuild, rows) if (one.target, one.window) == (record.target, record.window)]
-    for one in (record, *same):
-        done = replace(one, status="published", version=journal.versions.next(above=one.version))
-        journal.run(write_rebuild(done, journal.cluster))
 
 
 def _disturbed(target: Object, window: Window | None, swapped: bool) -> RebuildDisturbed:

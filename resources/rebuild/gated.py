@@ -22,7 +22,7 @@ from chmv_assets.core.rebuild_plan import Layer, Step, StepKind, find_roots, pla
 from chmv_assets.core.windows import Window
 from resources.journal import Journal
 from resources.journal.lease import Lease, keep_lease
-from resources.rebuild.recovery import recover_target
+from resources.rebuild.recovery import clear_unverified, recover_target
 from resources.rebuild.result import Published
 from resources.rebuild.settle import settle
 from resources.rebuild.undo import open_gate, undo
@@ -76,6 +76,7 @@ def publish_gated(
                 continue
             after = sum(state.rows for state in bench.target_states(target, window))
             for one in targets:
+                clear_unverified(journal, one.name, window_key(window))
                 bench.forget(one, window)
             return Published(
                 protocol="gated", why=why, partitions=changed, rows_before=before, rows_after=after, tries=attempt,

@@ -29,7 +29,7 @@ _LEASE_SECONDS = 10.0  # opening a gate and dropping tables; who dies meanwhile 
 def recover_rebuilds(executor: Executor, journal: Journal) -> list[RebuildRecord]:
     """Roll back every rebuild whose owner is gone; gives what was rolled back."""
     recovered: list[RebuildRecord] = []
-    for record in _running(journal):
+    for record in _read(journal, "running"):
         held = journal.locks.try_acquire(lease_name(record.target), journal.owner, _LEASE_SECONDS)
         if held is None:
             continue
@@ -43,12 +43,20 @@ def recover_rebuilds(executor: Executor, journal: Journal) -> list[RebuildRecord
 
 def recover_target(executor: Executor, journal: Journal, target: QName) -> list[RebuildRecord]:
     """Roll back what is left of earlier rebuilds of a target whose lease we hold: their owners are gone."""
-    return [_roll_back(executor, journal, record) for record in _running(journal) if record.target == target]
+    return [_roll_back(executor, journal, record) for record in _read(journal, "running") if record.target == target]
 
 
-def _running(journal: Journal) -> list[RebuildRecord]:
+def clear_unverified(journal: Journal, target: QName, window: str) -> None:
+    """A window is right now, whatever happened to earlier rebuilds of it."""
+    for record in _read(journal, "unverified"):
+        if (record.target, record.window) == (target, window):
+            done = replace(record, status="published", version=journal.versions.next(above=record.version))
+            journal.run(write_rebuild(done, journal.cluster))
+
+
+def _read(journal: Journal, status: RebuildStatus) -> list[RebuildRecord]:
     journal.prepare()
-    statement = read_rebuilds("running", journal.cluster)
+    statement = read_rebuilds(status, journal.cluster)
     rows = journal.server.rows(statement.sql, statement.parameters, statement.settings)
     return [decode_rebuild(row) for row in rows]
 

@@ -272,6 +272,7 @@ class Workbench:
         """Shares of a published window are not needed any more; a scratch table without parts goes."""
         scheme = self.catalog.schemes.get(target.name)
         _, partitions = covered_window(scheme, window, self.timezone, self.server_zone)
+        self.executor.drop_table(scratch_name(target.name, None))  # left by one that died inside its swap
         for view in self.catalog.views_into(target.name):
             scratch = scratch_name(target.name, view.name)
             if self.marks.read(scratch, window):
