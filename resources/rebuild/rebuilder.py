@@ -31,7 +31,7 @@ class Rebuilder(Workbench):
     """Rebuilds windows of one catalog on one server."""
 
     replay: Replay | None = None
-    _recovered: bool = False
+    _kept: Journal | None = None
 
     def publish(
         self,
@@ -42,8 +42,7 @@ class Rebuilder(Workbench):
         feed: FeedChoice = "auto",
     ) -> Published:
         """Replace a window of a target by what its views give; a closed rebuild that inserts disturb goes on gated."""
-        journal = Journal(self.executor.server)
-        self._recover(journal)
+        journal = self._journal()
         if reason := self._why_replay(target, window, protocol, feed):
             return self._publish_replayed(journal, target, window, reason)
         chosen, why = self.choose(target, window, protocol)
@@ -69,8 +68,7 @@ class Rebuilder(Workbench):
         self, target: Object, window: Window | None, on_step: OnStep = lambda _number, _step: None
     ) -> Published:
         """Rebuild a window of a target and of every target that is computed from it, behind one gate."""
-        journal = Journal(self.executor.server)
-        self._recover(journal)
+        journal = self._journal()
         downstream = [self.catalog.objects[name] for name in find_downstream(self.catalog, target.name)]
         return publish_gated(self, journal, target, window, "a chain under one gate", on_step, downstream)
 
@@ -138,7 +136,9 @@ class Rebuilder(Workbench):
                 ages.append(float(rows[0][0]))
         return min(ages, default=None)
 
-    def _recover(self, journal: Journal) -> None:
-        if not self._recovered:
-            recover_rebuilds(self.executor, journal)
-            self._recovered = True
+    def _journal(self) -> Journal:
+        """One journal for all windows; the first one also clears up what dead rebuilds have left."""
+        if self._kept is None:
+            self._kept = Journal(self.executor.server)
+            recover_rebuilds(self.executor, self._kept)
+        return self._kept

@@ -31,7 +31,7 @@ def find_in_doubt(journal: Journal, root: QName) -> str:
     if staged:
         return f"batch {staged[0].batch} of ours is being committed"
     server = journal.server
-    server.command("SYSTEM FLUSH LOGS")
+    server.command("SYSTEM FLUSH LOGS query_log, part_log")
     values = {"database": root.database, "table": root.table, "seconds": IN_DOUBT_SECONDS}
     try:
         rows = server.rows(read_in_doubt(), values)
