@@ -15,8 +15,9 @@ from chmv_assets.core.watermarks import from_micros
 from chmv_assets.load import Columns, LoadSite, Ready, Taken, stamps_of
 from chmv_assets.watermark_moves import HourCount
 from resources.journal.manifest import read_quarantined
-from spark_jobs.direct import ChunkSurvey, DirectJob, bad_rows, insert_chunks, open_parquet, survey_chunks
+from spark_jobs.direct import ChunkSurvey, DirectJob, bad_rows, insert_chunks, survey_chunks
 from spark_jobs.landing_reader import LandingColumn
+from spark_jobs.parquet_files import open_parquet
 from spark_jobs.parquet_judge import is_plain
 
 Footers = Sequence[tuple[str, pa.Schema, tuple[int, ...]]]  # url, columns, rows per row group

@@ -16,8 +16,8 @@ from chmv_assets.core.landing import LandingFile, LandingRefused
 from chmv_assets.core.watermarks import from_micros
 from chmv_assets.core.windows import Window
 from chmv_assets.load import Columns, LoadSite
-from spark_jobs.direct import open_parquet
 from spark_jobs.landing_reader import FILE, read_landing
+from spark_jobs.parquet_files import open_parquet
 
 Range = tuple[datetime, datetime]  # first and last event time
 

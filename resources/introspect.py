@@ -120,6 +120,15 @@ def fetch_part_names(server: Server, table: QName, partition_ids: Collection[str
     return tuple(str(name) for (name,) in rows)
 
 
+def fetch_existing(server: Server, tables: Iterable[QName]) -> set[QName]:
+    """Which of these tables exist."""
+    rows = server.rows(
+        "SELECT database, name FROM system.tables WHERE (database, name) IN {tables:Array(Tuple(String, String))}",
+        {"tables": [(name.database, name.table) for name in tables]},
+    )
+    return {QName(str(database), str(table)) for database, table in rows}
+
+
 def fetch_free_bytes(server: Server, table: QName) -> int | None:
     """Free space on the fullest disk that a table can use; None for stores without an end."""
     rows = server.rows(

@@ -8,28 +8,25 @@ through the JVM. What a worker reads must be what was written down, else it refu
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
 
-import fsspec
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet
 from clickhouse_connect.driver.client import Client
 from pyspark.sql import DataFrame, SparkSession
 
 from chmv_assets.core.batches import BatchRecord, Slice
-from chmv_assets.core.chunks import CHUNK_SETTINGS, Chunk, Piece, chunk_token, require_same, surveyed
+from chmv_assets.core.chunks import CHUNK_SETTINGS, Chunk, chunk_token, require_same, surveyed
 from chmv_assets.core.landing import LATENESS_BUCKETS_SECONDS
 from chmv_assets.core.names import QName
 from spark_jobs.connection import DRIVER_ERRORS, Connection, Retry, run_retrying, server_error
 from spark_jobs.landing_reader import LandingColumn
+from spark_jobs.parquet_files import Files
 from spark_jobs.parquet_judge import judge_rows
 from spark_jobs.types import INSTANT, map_type, to_clickhouse
 
@@ -60,6 +57,11 @@ class DirectJob:
     arrival: str | None = None  # a column or a stamp
     arrived_at: datetime
     tolerance_seconds: int = 0
+
+    @property
+    def shape(self) -> str:
+        """What besides the files decides the rows."""
+        return repr((self.columns, self.stamps))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +133,7 @@ def _run(spark: SparkSession, tasks: int, work: Callable[[int], Iterable[str]]) 
 
 def survey_chunk(job: DirectJob, chunk: Chunk, files: Files) -> ChunkSurvey:
     """Judge one chunk."""
-    digest = files.digest(job, chunk)
+    digest = files.digest(chunk, job.shape)
     rows = _good(files.read(chunk, job.columns), job.columns)
     found = surveyed(chunk.number, job.chunk_rows, digest, rows.num_rows)
     return ChunkSurvey(slice=found, read=chunk.rows, hours=count_hours(job, rows))
@@ -140,7 +142,7 @@ def survey_chunk(job: DirectJob, chunk: Chunk, files: Files) -> ChunkSurvey:
 def insert_chunk(client: Client, job: DirectJob, record: BatchRecord, chunk: Chunk, files: Files, retry: Retry) -> None:
     """Send one chunk as one block, if it still holds what was written down."""
     noted = record.slices[chunk.number]
-    require_same(record, surveyed(chunk.number, job.chunk_rows, files.digest(job, chunk), noted.rows))
+    require_same(record, surveyed(chunk.number, job.chunk_rows, files.digest(chunk, job.shape), noted.rows))
     rows = files.read(chunk, job.columns)
     if noted.rows < chunk.rows:
         rows = _good(rows, job.columns)
@@ -156,78 +158,6 @@ def insert_chunk(client: Client, job: DirectJob, record: BatchRecord, chunk: Chu
             raise server_error(error) from error
 
     run_retrying(send, retry)
-
-
-class Files:
-    """Parquet files as one task reads them: opened once, and a row group that several chunks share is read once."""
-
-    def __init__(self) -> None:
-        self._opened: dict[str, pyarrow.parquet.ParquetFile] = {}
-        self._group: tuple[str, int, pa.Table] | None = None
-
-    def __enter__(self) -> Files:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._group = None
-        for file in self._opened.values():
-            file.close(force=True)
-
-    def digest(self, job: DirectJob, chunk: Chunk) -> str:
-        """What decides the rows that a chunk sends: the bytes of its row groups as they are stored, the cut, the columns."""
-        found = hashlib.sha256(repr((job.columns, job.stamps)).encode())
-        for piece in chunk.pieces:
-            found.update(f"{piece.offset}:{piece.rows}:".encode())
-            start, length = _extent(self._open(piece.path).metadata.row_group(piece.row_group))
-            with fsspec.open(piece.path, "rb") as stored:
-                stored.seek(start)
-                found.update(stored.read(length))
-        return found.hexdigest()[:32]
-
-    def read(self, chunk: Chunk, columns: Sequence[LandingColumn]) -> pa.Table:
-        """The rows of a chunk, columns in their order; a column that a file lacks is null there."""
-        parts = [self._read_group(piece, columns).slice(piece.offset, piece.rows) for piece in chunk.pieces]
-        return pa.concat_tables(parts, promote_options="permissive")
-
-    def read_whole(self, piece: Piece) -> pa.Table:
-        """All columns of a piece, for rows that are kept as they came."""
-        return self._open(piece.path).read_row_group(piece.row_group, use_threads=False).slice(piece.offset, piece.rows)
-
-    def _read_group(self, piece: Piece, columns: Sequence[LandingColumn]) -> pa.Table:
-        if self._group is None or self._group[:2] != (piece.path, piece.row_group):
-            self._group = (piece.path, piece.row_group, self._columns_of_group(piece, columns))
-        return self._group[2]
-
-    def _columns_of_group(self, piece: Piece, columns: Sequence[LandingColumn]) -> pa.Table:
-        file = self._open(piece.path)
-        there = set(file.schema_arrow.names)
-        names = [column.name for column in columns if column.name in there]
-        rows = file.read_row_group(piece.row_group, columns=names, use_threads=False)
-        arrays = [
-            rows.column(column.name)
-            if column.name in there
-            else pa.nulls(rows.num_rows, map_type(column.name, column.clickhouse_type).arrow)
-            for column in columns
-        ]
-        return pa.table(arrays, names=[column.name for column in columns])
-
-    def _open(self, path: str) -> pyarrow.parquet.ParquetFile:
-        if path not in self._opened:
-            self._opened[path] = open_parquet(path)
-        return self._opened[path]
-
-
-def open_parquet(path: str) -> pyarrow.parquet.ParquetFile:
-    """A Parquet file on this machine or in an object store."""
-    return pyarrow.parquet.ParquetFile(fsspec.open(path, "rb").open() if "://" in path else path)
-
-
-def _extent(group: Any) -> tuple[int, int]:
-    """Where a row group lies in its file: its columns stand one after the other."""
-    columns = [group.column(at) for at in range(group.num_columns)]
-    starts = [column.dictionary_page_offset or column.data_page_offset for column in columns]
-    ends = [start + column.total_compressed_size for start, column in zip(starts, columns, strict=True)]
-    return min(starts), max(ends) - min(starts)
 
 
 def _good(rows: pa.Table, columns: Sequence[LandingColumn]) -> pa.Table:

@@ -28,6 +28,7 @@ Windows = Sequence[Window | None]
 @click.command("rebuild")
 @click.argument("target", metavar="TARGET")
 @click.option("--window", "window_text", metavar="A..B", help="Months, days or hours, both ends included. Needed unless TARGET has no time partitions.")  # fmt: skip
+@click.option("--all", "every", is_flag=True, help="Every window that the target or a source has rows of.")
 @click.option(
     "--protocol", type=click.Choice(PROTOCOLS), help="How to keep writers apart; over chmv.yaml, default auto."
 )
@@ -48,6 +49,7 @@ Windows = Sequence[Window | None]
 def rebuild_command(
     target: str,
     window_text: str | None,
+    every: bool,
     protocol: Protocol | None,
     feed: FeedChoice,
     downstream: bool,
@@ -70,13 +72,17 @@ def rebuild_command(
     """
     from chmv_assets.rebuilders import make_rebuilder
     from resources.clickhouse import Server, endpoint_from_environment
+    from resources.reconcile_windows import fetch_windows
 
     pipeline = load_pipeline(ddl_folder(ddl)).require_sound()
     node = pipeline.catalog.get(target)
-    windows = windows_of(pipeline, node, window_text)
+    windows = [] if every else windows_of(pipeline, node, window_text)
     wanted: Protocol = protocol or pipeline.settings.policy(node.name).protocol
     with Server(endpoint_from_environment()) as server:
         rebuilder = make_rebuilder(pipeline, server, lambda _line: None)
+        if every:
+            found = fetch_windows(server, pipeline.catalog, node, None, pipeline.settings.timezone)
+            windows = list(reversed(found))
         if dry_run:
             _explain(rebuilder, node, windows, wanted, as_json)
         else:
@@ -110,7 +116,7 @@ def windows_of(pipeline: Pipeline, node: Object, text: str | None) -> Windows:
     if not text:
         raise RebuildRefused(
             f"target {node.name}: found no --window but wanted one. It is partitioned by {scheme.unit}. "
-            f"Say which, for example `--window 2026-11-14`."
+            "Say which, for example `--window 2026-11-14`, or `--all`."
         )
     zone = pipeline.settings.timezone
     return list(reversed(list(periods(parse_window(text, zone), scheme.unit, zone, scheme.week_mode))))

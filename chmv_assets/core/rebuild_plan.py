@@ -140,6 +140,17 @@ def find_downstream(catalog: Catalog, target: QName) -> tuple[QName, ...]:
     return tuple(sorted(wanted, key=order.index))
 
 
+def last_of_kind(steps: Sequence[Step], at: int) -> int:
+    """Where the run of steps of one kind ends that begins at a position.
+
+    >>> last_of_kind([Step("drain", QName("a", "b")), Step("drain", QName("a", "c")), Step("publish", QName("a", "b"))], 0)
+    1
+    """
+    while at + 1 < len(steps) and steps[at + 1].kind == steps[at].kind:
+        at += 1
+    return at
+
+
 def undo_of(steps: Sequence[Step]) -> tuple[Step, ...]:
     """The way back from steps that were begun; every step of it is a no-op where there is nothing to undo."""
     inverse: dict[StepKind, StepKind] = {

@@ -2,7 +2,7 @@
 
 Parts that are there when it begins are computed online; then the gate shuts, running inserts end, what arrived meanwhile is added,
 and the window is swapped. Every row is in the scratch or reaches the target after the swap, never both: nothing can arrive in
-between. The steps are `core.rebuild_plan`'s; each is noted in the journal before it runs.
+between. The steps are `core.rebuild_plan`'s; each is noted in the journal before it runs, neighbours of one kind together.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from chmv_assets.core.model import Object
 from chmv_assets.core.names import QName
 from chmv_assets.core.rebuild import SCRATCH_DATABASE, Feed
 from chmv_assets.core.rebuild_journal import RebuildRecord, RebuildStatus, lease_name, write_rebuild
-from chmv_assets.core.rebuild_plan import Layer, Step, StepKind, find_roots, plan_gated
+from chmv_assets.core.rebuild_plan import Layer, Step, StepKind, find_roots, last_of_kind, plan_gated
 from chmv_assets.core.windows import Window
 from resources.journal import Journal
 from resources.journal.lease import Lease, keep_lease
@@ -164,15 +164,17 @@ class _GatedRun:
             "release merges": self.bench.executor.start_merges,
             "drop scratch": self.bench.executor.drop_table,
         }
-        done = 0
+        noted = done = 0
         try:
             for done, step in enumerate(self.run.steps):
                 self._check_leases()
-                self._note("running", done)
+                if done == 0 or step.kind != self.run.steps[done - 1].kind:
+                    noted = last_of_kind(self.run.steps, done)
+                    self._note("running", noted)
                 work[step.kind](step.name)
                 self.on_step(done, step)
         except BaseException:
-            undo(self.bench.executor, self.run.rebuild_id, self.run.steps[: done + 1], self.journal.cluster)
+            undo(self.bench.executor, self.run.rebuild_id, self.run.steps[: noted + 1], self.journal.cluster)
             self._note("rolled_back", done)
             raise
         self._note("published", done)
@@ -184,6 +186,7 @@ class _GatedRun:
 
     def _create_scratch(self, name: QName) -> None:
         feed = next(feed for feed, scratch in self.run.feeds.values() if scratch == name)
+        self.bench.check_room(feed)
         self.bench.executor.create_like(name, feed.target.name)
 
     def _note(self, status: RebuildStatus, step: int, detail: str = "") -> None:

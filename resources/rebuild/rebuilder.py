@@ -16,6 +16,7 @@ from resources.journal import Journal
 from resources.journal.lease import keep_lease
 from resources.rebuild.closed import publish_closed
 from resources.rebuild.gated import OnStep, explain_gated, publish_gated
+from resources.rebuild.marks import note_rebuilt, read_stale
 from resources.rebuild.owned import Replay, publish_owned
 from resources.rebuild.recovery import recover_rebuilds
 from resources.rebuild.result import Published
@@ -43,6 +44,20 @@ class Rebuilder(Workbench):
     ) -> Published:
         """Replace a window of a target by what its views give; a closed rebuild that inserts disturb goes on gated."""
         journal = self._journal()
+        stale = read_stale(journal, target.name, window)
+        published = self._publish(journal, target, window, protocol, on_step, feed)
+        note_rebuilt(journal, stale, f"rebuild {journal.versions.next()}")
+        return published
+
+    def _publish(
+        self,
+        journal: Journal,
+        target: Object,
+        window: Window | None,
+        protocol: Protocol,
+        on_step: OnStep,
+        feed: FeedChoice,
+    ) -> Published:
         if reason := self._why_replay(target, window, protocol, feed):
             return self._publish_replayed(journal, target, window, reason)
         chosen, why = self.choose(target, window, protocol)
@@ -70,7 +85,10 @@ class Rebuilder(Workbench):
         """Rebuild a window of a target and of every target that is computed from it, behind one gate."""
         journal = self._journal()
         downstream = [self.catalog.objects[name] for name in find_downstream(self.catalog, target.name)]
-        return publish_gated(self, journal, target, window, "a chain under one gate", on_step, downstream)
+        stale = [mark for one in (target, *downstream) for mark in read_stale(journal, one.name, window)]
+        published = publish_gated(self, journal, target, window, "a chain under one gate", on_step, downstream)
+        note_rebuilt(journal, stale, f"rebuild {journal.versions.next()}")
+        return published
 
     def _why_replay(self, target: Object, window: Window | None, protocol: Protocol, feed: FeedChoice) -> str:
         """Why a window is replayed from landing files; nothing if its sources are read."""
@@ -138,6 +156,7 @@ class Rebuilder(Workbench):
 
     def _journal(self) -> Journal:
         """One journal for all windows; the first one also clears up what dead rebuilds have left."""
+        self.begin()
         if self._kept is None:
             self._kept = Journal(self.executor.server)
             recover_rebuilds(self.executor, self._kept)

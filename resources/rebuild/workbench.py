@@ -32,6 +32,7 @@ from resources.introspect import (
     PartitionState,
     describe_select,
     fetch_columns,
+    fetch_existing,
     fetch_free_bytes,
     fetch_part_names,
     fetch_partitions,
@@ -46,6 +47,11 @@ MAX_PIECES = 256
 _PIECES_STEP = 4
 _MEMORY_LIMIT = 241
 _HEADROOM = 1.2
+
+
+Shape = tuple[
+    Sequence[str], Sequence[tuple[str, str]]
+]  # columns that a target takes; columns and types that a view gives
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +77,7 @@ class Workbench:
     clock: Callable[[], float] = time.monotonic
     lease_seconds: float = LEASE_SECONDS
     archives: dict[QName, QName] = field(default_factory=dict)  # source → table with its replayed rows
+    _shapes: dict[tuple[QName, QName], Shape] = field(default_factory=dict)
     _server_zone: str = ""
     _marks: ScratchMarks | None = None
 
@@ -106,6 +113,7 @@ class Workbench:
             )
         for state in states:
             self.executor.drop_partition(scratch, state.partition_id)
+        self.check_room(feed)
         self.fill(feed, scratch)
         states = self.states(scratch, feed.target, partitions)
         self.marks.write(scratch, window, _mark(made_of, states))
@@ -117,15 +125,8 @@ class Workbench:
 
         A share that does not fit into memory is computed in pieces of time, smaller and smaller, where its class allows that.
         """
-        self._check_room(feed)
-        held = [
-            name
-            for name, _, kind in fetch_columns(self.executor.server, feed.target.name)
-            if kind not in ("MATERIALIZED", "ALIAS")
-        ]
         session = self.session(feed.view)
-        outputs = describe_select(self.executor.server, feed.select, session)
-        sql = render_feed(feed, scratch, outputs, held, self.timezone)
+        sql = self._render(feed, scratch, session)
         may_split = can_prebuild(self.catalog, feed.view)
         self.executor.stop_merges(scratch)  # parts of a statement that fails must be told from the others
         pieces = 1
@@ -143,7 +144,21 @@ class Workbench:
             pieces *= _PIECES_STEP
             self.executor.log(f"{feed.view.name}: out of memory, going on in {pieces} pieces")
 
-    def _check_room(self, feed: Feed) -> None:
+    def _render(self, feed: Feed, scratch: QName, session: str) -> str:
+        """The INSERT of a share; what it takes to know the columns is asked once per publication (`begin`)."""
+        key = (feed.view.name, feed.reads)
+        if key not in self._shapes:
+            stored = fetch_columns(self.executor.server, feed.target.name)
+            takes = [name for name, _, kind in stored if kind not in ("MATERIALIZED", "ALIAS")]
+            self._shapes[key] = (takes, describe_select(self.executor.server, feed.select, session))
+        held, outputs = self._shapes[key]
+        return render_feed(feed, scratch, outputs, held, self.timezone)
+
+    def begin(self) -> None:
+        """Forget what was asked for an earlier publication: tables may have changed since."""
+        self._shapes.clear()
+
+    def check_room(self, feed: Feed) -> None:
         """Refuse to fill the disk: a scratch may become as large as what it replaces."""
         states = self.target_states(feed.target, feed.window)
         wanted = _HEADROOM * sum(state.bytes_on_disk for state in states)
@@ -272,9 +287,12 @@ class Workbench:
         """Shares of a published window are not needed any more; a scratch table without parts goes."""
         scheme = self.catalog.schemes.get(target.name)
         _, partitions = covered_window(scheme, window, self.timezone, self.server_zone)
-        self.executor.drop_table(scratch_name(target.name, None))  # left by one that died inside its swap
-        for view in self.catalog.views_into(target.name):
-            scratch = scratch_name(target.name, view.name)
+        shares = [scratch_name(target.name, view.name) for view in self.catalog.views_into(target.name)]
+        union = scratch_name(target.name, None)  # left by one that died inside its swap
+        there = fetch_existing(self.executor.server, [*shares, union])
+        if union in there:
+            self.executor.drop_table(union)
+        for scratch in (share for share in shares if share in there):
             if self.marks.read(scratch, window):
                 self.marks.forget(scratch, window)
             for state in self.states(scratch, target, partitions):

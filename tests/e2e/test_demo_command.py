@@ -46,7 +46,7 @@ def test_headless_demo_prints_its_table_and_leaves_nothing_running(tmp_path: Pat
     counted = re.search(r"(\d+) assets, (\d+) of (\d+) partitions filled, (\d+) of (\d+) checks passed", first.stdout)
     assert counted is not None, first.stdout
     assets, filled, total, passed, checks = map(int, counted.groups())
-    assert assets == 33 and filled > 100 and filled <= total and passed == checks == 45
+    assert assets == 33 and filled > 100 and filled <= total and passed == checks == 57
     assert processes_naming(str(state)) == []
 
 
