@@ -82,6 +82,11 @@ def main(arguments: list[str]) -> None:
     detach(log)
     raise_file_limit()
     if mode == "exec":
+        for number in (
+            signal.SIGTERM,
+            signal.SIGINT,
+        ):  # who started us may ignore them (a background job does), and exec inherits that
+            signal.signal(number, signal.SIG_DFL)
         os.execv(program, [program, *rest])  # noqa: S606 - an argument list, no shell
     try:
         code = serve(program, rest)

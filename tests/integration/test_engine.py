@@ -321,6 +321,24 @@ def test_server_that_ends_at_once_shows_the_last_lines_of_its_log(
     assert not (tmp_path / "da ta & é" / "engine.json").exists()
 
 
+def test_engine_stops_although_its_starter_ignores_signals(tmp_path: Path) -> None:
+    """A background job ignores SIGINT, and Dagster gives SIGTERM whatever SIGINT has; a program inherits that."""
+    program = tmp_path / "bin" / "clickhouse"
+    program.parent.mkdir()
+    program.write_text(f"#!{sys.executable}\n{FAKE_BINARY}")
+    program.chmod(0o755)
+    env = {**environment(), "CHMV_ENGINE": "", "PATH": f"{program.parent}:{os.environ['PATH']}"}
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        for number in before:
+            signal.signal(number, signal.SIG_IGN)
+        start_engine(EngineOptions(data_dir=tmp_path / "data"), environ=env)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert stop_engine(tmp_path / "data", timeout_seconds=5).result == "stopped"
+
+
 def test_clickhouse_binary_on_path_is_used_and_remembered(tmp_path: Path) -> None:
     program = tmp_path / "bin" / "clickhouse"
     program.parent.mkdir()
