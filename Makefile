@@ -42,10 +42,12 @@ browser:
 	@tests/browser/provide_chromium
 
 test: check browser
-	@$(BIN)/python -m pytest -q $$(tests/browser/provide_chromium --pytest-arguments)
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile $$(tests/browser/provide_chromium --pytest-arguments)
 
 bench: $(VENV)/.ready
 	@$(BIN)/python bench/load_location.py
+	@$(BIN)/python bench/ingest.py
+	@$(BIN)/python bench/rebuild.py
 
 clean:
 	@[ ! -x $(BIN)/chmv ] || $(BIN)/chmv engine stop --data .chmv/engine >/dev/null 2>&1 || true

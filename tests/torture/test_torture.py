@@ -26,7 +26,7 @@ from resources.engine import EngineInfo
 from resources.executor import Executor
 from resources.rebuild import Rebuilder
 
-SECONDS = float(os.environ.get("CHMV_TORTURE_SECONDS", "6"))
+SECONDS = float(os.environ.get("CHMV_TORTURE_SECONDS", "4"))
 SOURCE = f"CREATE TABLE {{db}}.{{s}} (d Date, id UInt64) ENGINE = MergeTree PARTITION BY d ORDER BY id {WINDOW};"
 TARGET = f"CREATE TABLE {{db}}.{{t}} (d Date, id UInt64, n UInt64) ENGINE = SummingMergeTree PARTITION BY d ORDER BY (d, id) {WINDOW};"
 VIEW = "CREATE MATERIALIZED VIEW {db}.{v} TO {db}.{t} AS SELECT d, id, {n} AS n FROM {db}.{s} GROUP BY d, id;"
