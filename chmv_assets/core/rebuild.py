@@ -17,7 +17,6 @@ from chmv_assets.core.errors import RebuildRefused
 from chmv_assets.core.lint import ttl_days
 from chmv_assets.core.model import Object
 from chmv_assets.core.names import QName, quote_identifier, quote_string
-from chmv_assets.core.retarget import retarget
 from chmv_assets.core.truncation import NotTruncationError, parse_time_type, read_truncation
 from chmv_assets.core.windows import ChPartition, Window, ch_partitions, scheme_zone, window_predicate
 
@@ -46,7 +45,11 @@ class Feed:
     @property
     def select(self) -> str:
         """The view's own SELECT, or the same over the archive."""
-        return self.view.select if self.archive is None else retarget(self.view, self.source.name, self.archive)
+        if self.archive is None:
+            return self.view.select
+        from chmv_assets.core.retarget import retarget  # brings sqlglot along, which loading the location must not
+
+        return retarget(self.view, self.source.name, self.archive)
 
 
 def scratch_name(target: QName, view: QName | None) -> QName:
