@@ -16,6 +16,18 @@ from clickhouse_connect.driver.client import Client
 from resources.clickhouse import Endpoint, Server
 from resources.engine import EngineInfo, EngineOptions, start_engine, stop_engine
 
+# What takes minutes in one piece comes first: begun last, it would leave one of the two workers idle (`--no-loadscope-reorder`).
+_LONG = ("tests/spark/chaos/", "tests/stateful/", "tests/torture/", "tests/spark/", "tests/browser/", "tests/e2e/", "tests/integration/rebuild/")  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Longest files first, otherwise in order."""
+
+    def rank(item: pytest.Item) -> int:
+        return next((at for at, prefix in enumerate(_LONG) if item.nodeid.startswith(prefix)), len(_LONG))
+
+    items.sort(key=rank)
+
 
 def _fast_folder() -> Path:
     """Memory-backed where there is one: thousands of small files are created and dropped."""
