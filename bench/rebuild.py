@@ -274,6 +274,21 @@ def measure_range(bench: Bench, measured: Measured, days: list[date], folder: Pa
     return len(timed)
 
 
+def measure_whole(bench: Bench, measured: Measured) -> None:
+    """All windows in one publication, against one insert of everything."""
+    many = {"max_partitions_per_insert_block": 0}
+    bench.double(COLD)
+    started = time.perf_counter()
+    published = bench.rebuilder().publish(bench.catalog.objects[TARGET], None, "whole")
+    measured.turns["whole target"].append(time.perf_counter() - started)
+    measured.turns["gate, whole target"].append(published.gate_seconds)
+    bench.server.command(f"CREATE TABLE bank.bare AS {TARGET.sql}")
+    started = time.perf_counter()
+    bench.server.command(f"INSERT INTO bank.bare {QUERY}", settings=many)
+    measured.turns["whole target, bare"].append(time.perf_counter() - started)
+    bench.server.command("DROP TABLE bank.bare SYNC")
+
+
 @click.command(help=(__doc__ or "").partition("\n")[0])
 @click.option("--rows", type=click.IntRange(min=1000), default=10_000_000, show_default=True, help="Rows of a day.")
 @click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Turns; the median counts.")
@@ -297,6 +312,7 @@ def main(rows: int, rounds: int, windows: int, window_rows: int, quick: bool) ->
                 measure_hot(bench, measured, rounds, idle_seconds=0.5 if quick else 3.0)
                 measure_cold(bench, measured, rounds)
                 timed = measure_range(bench, measured, days, folder)
+                measure_whole(bench, measured)
                 report(bench, measured, windows, timed)
         finally:
             stop_engine(info.data_dir)
@@ -347,6 +363,12 @@ def report(bench: Bench, measured: Measured, windows: int, timed: int) -> None:
         f"{windows} windows: {one:.1f} s in one process ({one / windows:.2f} s each), {each * windows:.1f} s in a process each "
         f"({each:.2f} s each, reckoned from {timed} that were timed): {each * windows / one:.1f} × as long; "
         f"bare inserts {bare_range:.1f} s, ratio {one / bare_range:.2f}",
+        soft_wrap=True,
+    )
+    whole, at_once = measured.turns["whole target"][0], measured.turns["whole target, bare"][0]
+    console.print(
+        f"the whole target, {windows + 3} windows in one publication: {whole:.1f} s, gate {measured.turns['gate, whole target'][0]:.2f} s; "
+        f"one bare insert of everything {at_once:.1f} s, ratio {whole / at_once:.2f}",
         soft_wrap=True,
     )
     wrong = bench.differences()

@@ -1,10 +1,12 @@
-"""Asset checks: the cheap ones, one step each for every 250 objects with a constant number of queries, and one that compares data.
+"""Asset checks: cheap ones, one step for every 250 objects with a constant number of queries, and one that compares data.
 
-The latter has a step per target, since it runs between the target and what is downstream, and blocks that. A check's name is a statement that is true when green. Checks look; they never repair. Each is a description and a judge; how
-they become steps is the same for all. (No postponed annotations here: Dagster reads those of the ops.)
+The latter has a step per target, since it runs between the target and what is downstream, and blocks that. A check's name is a
+statement that is true when green. Checks look; they never repair. Each is a description and a judge; how they become steps is
+the same for all.
 """
 
-import inspect
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +21,7 @@ from chmv_assets.core.names import QName
 from chmv_assets.failures import told_to_dagster
 from chmv_assets.pipeline import Pipeline
 from chmv_assets.reconcile_check import DESCRIPTION, MATCHES, judge_target
+from chmv_assets.steps import build_op
 from chmv_assets.translator import AssetTranslator
 from resources.clickhouse import Server
 from resources.clickhouse_resource import ClickHouseResource
@@ -27,13 +30,7 @@ from resources.introspect import LiveObject, fetch_objects
 HOOKED = "view_is_hooked"
 EQUAL = "live_ddl_equals_declared"
 _RECENT = 5  # materializations of others that may have been noted since our run's own
-_SIGNATURE = inspect.Signature(
-    [
-        inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=kind)
-        for name, kind in (("context", dg.AssetCheckExecutionContext), ("clickhouse", ClickHouseResource))
-    ],
-    return_annotation=Iterator[dg.AssetCheckResult],
-)
+_OUT = dg.Out(is_required=False)
 _OBJECTS_PER_STEP = 250  # Dagster loads a step in time quadratic in its checks: 0.7 s per job for 2,000 of them
 
 
@@ -99,7 +96,6 @@ def _build_comparison(
             description=verdict.description, metadata=verdict.metadata,
         )  # fmt: skip
 
-    run.__signature__ = _SIGNATURE  # type: ignore[attr-defined]  # Dagster asks for it many times per op
     spec = dg.AssetCheckSpec(MATCHES, asset=key, description=DESCRIPTION, blocking=True)
     return _checks_definition(step, [spec], run)
 
@@ -142,15 +138,12 @@ def _checks_definition(
     step: str, specs: Sequence[dg.AssetCheckSpec], run: Callable[..., Iterator[dg.AssetCheckResult]]
 ) -> dg.AssetChecksDefinition:
     """One op for many checks; by hand, because the decorator derives names from keys, and a table may be called anything."""
-    op = dg.op(
-        name=step,
-        ins={f"asset_{at}": dg.In(dg.Nothing) for at in range(len(specs))},
-        out={f"check_{at}": dg.Out(is_required=False) for at in range(len(specs))},
-    )(run)
+    inputs = {f"asset_{at}": spec.asset_key for at, spec in enumerate(specs)}
+    outputs = {f"check_{at}": spec for at, spec in enumerate(specs)}
     made: dg.AssetChecksDefinition = dg.AssetChecksDefinition.create(
-        node_def=op,
-        keys_by_input_name={f"asset_{at}": spec.asset_key for at, spec in enumerate(specs)},
-        check_specs_by_output_name={f"check_{at}": spec for at, spec in enumerate(specs)},
+        node_def=build_op(step, run, inputs=inputs, outputs=dict.fromkeys(outputs, _OUT)),
+        keys_by_input_name=inputs,
+        check_specs_by_output_name=outputs,
         can_subset=True,
     )
     return made

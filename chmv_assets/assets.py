@@ -21,9 +21,11 @@ from chmv_assets.ingest_asset import INGEST_POOL
 from chmv_assets.materialize import compute_of, has_landing
 from chmv_assets.partitions import backfill_policy, partitions_definition
 from chmv_assets.pipeline import Pipeline
+from chmv_assets.steps import build_op
 from chmv_assets.translator import AssetTranslator, NodeProps, Upstream
 
 _OUTPUT = "table"
+_OUTPUTS = {_OUTPUT: dg.Out(dg.Nothing)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +119,7 @@ def _asset(pipeline: Pipeline, props: NodeProps, translator: AssetTranslator) ->
     scheme = pipeline.catalog.scheme(props.node.name)
     unit = props.policy.cadence or (scheme.unit if scheme is not None else None)
     inputs = {f"upstream_{at}": dep.asset_key for at, dep in enumerate(spec.deps)}
-    op = dg.op(
-        name=_op_name(props.node.name),
-        ins={name: dg.In(dg.Nothing) for name in inputs},
-        out={_OUTPUT: dg.Out(dg.Nothing)},
-        pool=_pool(props),
-    )(compute)
+    op = build_op(_op_name(props.node.name), compute, inputs=inputs, outputs=_OUTPUTS, pool=_pool(props))
     # By hand, because decorators derive names of inputs and outputs from keys, and a table may be called anything.
     return dg.AssetsDefinition(
         node_def=op,

@@ -1,7 +1,7 @@
 """The code location: the only place where Definitions is put together. Lists, no logic.
 
-The environment is read here, once: CHMV_DDL_DIR (default: the demo), CHMV_START and CHMV_SENSORS. Loading parses nothing that has been parsed before and
-asks no server, except once for the first partition when the settings declare no start.
+The environment is read here, once: CHMV_DDL_DIR (default: the demo), CHMV_START and CHMV_SENSORS. Loading parses nothing that
+has been parsed before and asks no server, except once for the first partition when the settings declare no start.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ import dagster as dg
 
 from chmv_assets.asset_checks import build_asset_checks
 from chmv_assets.assets import build_assets
+from chmv_assets.collector import collector_paused, freeze_built
 from chmv_assets.ingest_job import build_ingest_job
 from chmv_assets.jobs import checks_job
 from chmv_assets.pipeline import DEMO_DDL, Pipeline, load_pipeline
+from chmv_assets.second_opinion_check import build_spark_checks, spark_checks_on
 from chmv_assets.start import probe_server, resolve_start, start_from_environment, with_start
 from resources.clickhouse_resource import ClickHouseResource
 from resources.spark import SparkResource
@@ -30,7 +32,7 @@ def build_definitions(pipeline: Pipeline) -> dg.Definitions:
     built = build_assets(pipeline, start)
     return dg.Definitions(
         assets=built.assets,
-        asset_checks=build_asset_checks(pipeline),
+        asset_checks=[*build_asset_checks(pipeline), *build_spark_checks(pipeline, on=spark_checks_on(os.environ))],
         jobs=[checks_job, build_ingest_job(pipeline, built.props)],
         sensors=build_sensors(pipeline, running=sensors_on(os.environ)),
         resources={"clickhouse": ClickHouseResource(), "spark": SparkResource()},
@@ -45,4 +47,6 @@ def load_declared() -> Pipeline:
     return pipeline if start is None else with_start(pipeline, start)
 
 
-defs = build_definitions(load_declared())
+with collector_paused():
+    defs = build_definitions(load_declared())
+freeze_built()

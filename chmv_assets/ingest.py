@@ -58,7 +58,6 @@ from resources.landing import found_columns, list_files
 from resources.pressure import read_pressure
 from resources.rebuild.recovery import recover_rebuilds
 
-_ALL_BATCHES = 1_000_000
 PACE_LIMITS = PaceLimits(normal_rows=500_000, max_parallelism=8)
 _POLL_SECONDS = 5.0
 _COMMIT_WAIT_SECONDS = 600.0  # another ingest's batch, or an owned rebuild
@@ -107,7 +106,7 @@ class Ingester:
             readable = self._in_window(site, readable, columns, window)
         with hold_landing(self.journal, self.source.name):
             taken = read_taken_files(self.journal, self.source.name)
-            records = {record.batch: record for record in self._batches()}
+            records = {record.batch: record for record in self.journal.read_batches(source=self.source.name)}
             plan, versions = self._take(readable, columns, taken, records)
         resumed, unfinished = self._resume_all(site, records.values(), taken, readable, columns)
         done = [self._load(site, Taken(batch=batch, version=versions[batch.id]), columns) for batch in plan.batches]
@@ -133,9 +132,6 @@ class Ingester:
             spark=self.spark,
         )
 
-    def _batches(self) -> list[BatchRecord]:
-        return [record for record in self.journal.read_batches(_ALL_BATCHES) if record.source == self.source.name]
-
     def _columns_of(self, site: LoadSite, files: Sequence[LandingFile]) -> tuple[Columns, tuple[tuple[str, str], ...]]:
         """The columns of every readable file; refuses columns that do not fit before anything is taken."""
         columns: dict[str, tuple[str, ...]] = {}
@@ -152,7 +148,10 @@ class Ingester:
     def _in_window(
         self, site: LoadSite, files: Sequence[LandingFile], columns: Columns, window: Window
     ) -> list[LandingFile]:
-        """All files that are taken already, and of the new ones those that touch the window."""
+        """All files that are taken already, and of the new ones those that touch the window.
+
+        Looking into files takes long, so it is done before the landing is held. What is taken is read again then: it decides.
+        """
         known = {one.checksum for one in read_taken_files(self.journal, self.source.name)}
         fresh = [file for file in files if file.checksum not in known]
         return [*(file for file in files if file.checksum in known), *files_in_window(site, fresh, columns, window)]
@@ -193,12 +192,16 @@ class Ingester:
         """Commit what is written down: its driver died before it could. What cannot be finished is told and left."""
         resumed: list[Ready] = []
         unfinished: list[tuple[str, str]] = []
+        files_of: dict[str, list[TakenFile]] = {}
+        for one in taken:
+            files_of.setdefault(one.batch, []).append(one)
+        present = {file.checksum: file for file in files}
         for record in records:
-            if record.status != "staged" or not any(one.batch == record.batch for one in taken):
+            if record.status != "staged" or record.batch not in files_of:
                 continue  # done, not begun, or a frame that somebody saved with `hold` and will commit
             self.log(f"{self.source.name}: finishing batch {record.batch} of {record.owner}, {record.rows} rows")
             try:
-                resumed.append(self._resume(site, record, taken, files, columns))
+                resumed.append(self._resume(site, record, files_of[record.batch], present, columns))
             except (LandingRefused, WriteRefused) as error:
                 self.log(str(error))
                 unfinished.append((record.batch, str(error)))
@@ -208,13 +211,11 @@ class Ingester:
         self,
         site: LoadSite,
         record: BatchRecord,
-        taken: Sequence[TakenFile],
-        files: Sequence[LandingFile],
+        mine: Sequence[TakenFile],
+        present: Mapping[str, LandingFile],
         columns: Columns,
     ) -> Ready:
-        mine = [one for one in taken if one.batch == record.batch]
-        by_checksum = {file.checksum: file for file in files}
-        found = tuple(by_checksum[one.checksum] for one in mine if one.checksum in by_checksum)
+        found = tuple(present[one.checksum] for one in mine if one.checksum in present)
         batch = Taken(batch=Batch(id=record.batch, files=found), version=min(one.version for one in mine))
         pace = self._next_pace()
         if not is_direct(record):
@@ -223,7 +224,7 @@ class Ingester:
                 commit_staged(site, ready, lambda: self._move(ready), pace.parallelism)
             return ready
         if len(found) < len(mine):
-            missing = [one.path for one in mine if one.checksum not in by_checksum]
+            missing = [one.path for one in mine if one.checksum not in present]
             raise LandingRefused(
                 f"batch {record.batch} of {self.source.name}: found {len(found)} of its {len(mine)} files but wanted all. Some of its "
                 f"rows may be in the source already. Bring {', '.join(missing[:3])} back as it was, then ingest again."

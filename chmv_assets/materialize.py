@@ -1,13 +1,15 @@
 """What materializing an asset does: the functions that Dagster runs.
 
 Thin on purpose: windows in, one call into `resources` per window, numbers out as metadata; what a source's landing files do is
-in `ingest_asset`. (No `from __future__ import annotations`: Dagster inspects these signatures.)
+in `ingest_asset`, what a run asks of a rebuild in `rebuild_asset`. (No `from __future__ import annotations`: Dagster inspects
+these signatures.)
 """
 
 import inspect
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import dagster as dg
@@ -19,17 +21,33 @@ from chmv_assets.failures import told_to_dagster
 from chmv_assets.ingest_asset import ingest_landing, received_metadata, run_metadata, span_of
 from chmv_assets.partitions import windows_of_run
 from chmv_assets.pipeline import Pipeline
-from chmv_assets.rebuilders import make_rebuilder
+from chmv_assets.rebuild_asset import (
+    WindowDone,
+    WindowStep,
+    build_scratch,
+    origin_of,
+    publish,
+    read_done,
+    read_tags,
+    skipped,
+    target_of,
+    tries_of,
+)
+from chmv_assets.rebuilders import open_rebuilder
 from chmv_assets.translator import NodeProps
 from chmv_assets.watermark_metadata import read_table_watermarks, watermark_metadata
 from resources.clickhouse import Server
 from resources.clickhouse_resource import ClickHouseResource
+from resources.executor import Executor
 from resources.observe import observe_windows
 from resources.rebuild import Rebuilder
+from resources.refresh import refresh_view
+from resources.scratch_marks import window_key
 from resources.spark import SparkResource
 
-Compute = Callable[..., dg.MaterializeResult]  # type: ignore[type-arg]
-RebuildStep = Callable[[Rebuilder, Object, Window | None], Mapping[str, Any]]
+AssetEvent = dg.MaterializeResult | dg.AssetMaterialization  # type: ignore[type-arg]
+Compute = Callable[..., dg.MaterializeResult | Iterator[AssetEvent]]  # type: ignore[type-arg]
+Windows = list[tuple[str | None, Window | None]]  # partition keys and windows; a pair of Nones without partitions
 
 
 def compute_of(pipeline: Pipeline, props: NodeProps) -> Compute | None:
@@ -61,14 +79,14 @@ _SIGNATURES = {
 def _compute_of(pipeline: Pipeline, props: NodeProps) -> Compute | None:
     kind, role = props.node.kind, props.role
     if kind == "refreshable_view":
-        return _refresh(pipeline, props.node)
+        return _refresh(props.node)
     if kind == "materialized_view":
-        return _windows(pipeline, props.node, _build_scratch)
+        return _windows(pipeline, props.node, build_scratch)
     if role == "target" and kind in ("table", "inner_table"):
         views = pipeline.catalog.views_into(props.node.name)
         if any(view.kind == "refreshable_view" for view in views):
             return _observe(pipeline, props)
-        return _windows(pipeline, props.node, _publish(props.policy.protocol))
+        return _windows(pipeline, props.node, publish, props.policy.protocol)
     if role == "source" and kind == "table":
         return _ingest(pipeline, props) if has_landing(props) else _observe(pipeline, props)
     return None
@@ -84,32 +102,80 @@ def _connected(context: dg.AssetExecutionContext, clickhouse: ClickHouseResource
         yield server
 
 
-def _windows(pipeline: Pipeline, node: Object, step: RebuildStep) -> Compute:
-    """A compute function that takes a run's windows one by one, newest first, with progress."""
+def _windows(pipeline: Pipeline, node: Object, step: WindowStep, declared: Protocol = "auto") -> Compute:
+    """A compute function that takes a run's windows one by one, newest first, with progress.
 
-    def compute(context: dg.AssetExecutionContext, clickhouse: ClickHouseResource) -> dg.MaterializeResult:  # type: ignore[type-arg]
-        windows: list[tuple[str | None, Window | None]] = list(reversed(windows_of_run(context))) or [(None, None)]
-        total: dict[str, float] = defaultdict(float)
-        with _connected(context, clickhouse, node) as server:
-            rebuilder = make_rebuilder(pipeline, server, context.log.info)
-            for done, (key, window) in enumerate(windows, start=1):
-                numbers = step(rebuilder, node, window)
-                context.log.info(f"{node.name} {key or 'whole'}: {_shown(numbers)} ({done} of {len(windows)} windows)")
-                for name, value in numbers.items():
-                    total[name] += value
-                if key is not None:
-                    context.add_asset_metadata({f"chmv/{n}": v for n, v in numbers.items()}, partition_key=key)
-                    rows = numbers.get("rows_after", numbers.get("rows", 0))
-                    context.add_asset_metadata({"dagster/partition_row_count": int(rows)}, partition_key=key)
-            _add_watermarks(context, server, node, windows)
-        totals = (
-            {f"chmv/total_{n}": _number(v) for n, v in total.items()}
-            if len(windows) > 1 or windows[0][0] is None
-            else {}
-        )
-        return dg.MaterializeResult(metadata={"chmv/windows": len(windows), **totals})
+    Cut off half way, it reports the windows that are done; Dagster writes the events of all of them itself only if all went well.
+    """
+
+    def compute(context: dg.AssetExecutionContext, clickhouse: ClickHouseResource) -> Iterator[AssetEvent]:
+        windows: Windows = list(reversed(windows_of_run(context))) or [(None, None)]
+        done: dict[str | None, WindowDone] = {}
+        try:
+            with _connected(context, clickhouse, node) as server:
+                asked = read_tags(context.run.tags, declared)
+                origin = origin_of(context.run.run_id, pipeline, target_of(pipeline, node))
+                log, may_empty = context.log.info, asked.allow_empty
+                with open_rebuilder(pipeline, server, log, origin, allow_empty=may_empty) as rebuilder:
+                    take = partial(step, rebuilder, node, asked)
+                    for key, result in _take(context, pipeline, rebuilder, node, windows, take):
+                        done[key] = result
+                _add_watermarks(context, server, node, windows)
+        except BaseException:
+            yield from _cut_off(context, done)
+            raise
+        for key, result in done.items():
+            if key is not None:
+                context.add_asset_metadata(result.metadata(), partition_key=key)
+        yield dg.MaterializeResult(metadata=_totals(done))
 
     return compute
+
+
+def _take(
+    context: dg.AssetExecutionContext,
+    pipeline: Pipeline,
+    rebuilder: Rebuilder,
+    node: Object,
+    windows: Windows,
+    take: Callable[[Window | None], WindowDone],
+) -> Iterator[tuple[str | None, WindowDone]]:
+    """Do a run's windows in turn, but for those that an earlier try of the run has published."""
+    target = target_of(pipeline, node)
+    tries = tries_of(context.instance, context.run)
+    before = read_done(rebuilder, pipeline, target, [window for _, window in windows], tries)
+    for number, (key, window) in enumerate(windows, start=1):
+        by = before.get(window_key(window))
+        result = skipped(rebuilder, target, window, by) if by else take(window)
+        context.log.info(f"{node.name} {key or 'whole'} ({number} of {len(windows)}): {result.line}")
+        yield key, result
+
+
+def _cut_off(
+    context: dg.AssetExecutionContext, done: Mapping[str | None, WindowDone]
+) -> Iterator[dg.AssetMaterialization]:
+    """Events of the partitions that were finished before a run failed or was cancelled."""
+    if any(done):
+        context.log.info(
+            f"{len(done)} windows were finished before; they count, and a re-execution of this run does not repeat them"
+        )
+    for key, result in done.items():
+        if key is not None:
+            yield dg.AssetMaterialization(asset_key=context.asset_key, partition=key, metadata=result.metadata())
+
+
+def _totals(done: Mapping[str | None, WindowDone]) -> dict[str, Any]:
+    """What all windows of a run add up to; a single partition says it all by itself."""
+    told: dict[str, Any] = {"chmv/windows": len(done)}
+    if len(done) == 1 and None not in done:
+        return told
+    total: dict[str, float] = defaultdict(float)
+    for result in done.values():
+        for name, value in result.numbers.items():
+            total[name] += value
+    whole = done.get(None)
+    words = {f"chmv/{name}": word for name, word in whole.words.items()} if whole is not None else {}
+    return {**told, **words, **{f"chmv/total_{name}": _number(value) for name, value in total.items()}}
 
 
 def _number(value: float) -> int | float:
@@ -117,37 +183,19 @@ def _number(value: float) -> int | float:
     return int(value) if value == int(value) else round(value, 3)
 
 
-def _shown(numbers: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value:g}" for name, value in numbers.items())
+def _refresh(node: Object) -> Compute:
+    """Refresh a view as a whole, and look whether it was."""
 
-
-def _build_scratch(rebuilder: Rebuilder, node: Object, window: Window | None) -> Mapping[str, Any]:
-    result = rebuilder.build_scratch(node, window)
-    return {"rows": result.rows, "seconds": round(result.seconds, 3), "reused": int(result.reused)}
-
-
-def _publish(protocol: Protocol) -> RebuildStep:
-    """Publish by the protocol that the settings name; the run's log says which one was taken and why."""
-
-    def publish(rebuilder: Rebuilder, node: Object, window: Window | None) -> Mapping[str, Any]:
-        result = rebuilder.publish(node, window, protocol)
-        return {
-            "rows_before": result.rows_before,
-            "rows_after": result.rows_after,
-            "partitions": len(result.partitions),
-            "tries": result.tries,
-            "gate_seconds": round(result.gate_seconds, 3),
-            "seconds": round(result.seconds, 3),
-        }
-
-    return publish
-
-
-def _refresh(pipeline: Pipeline, node: Object) -> Compute:
-    def compute(context: dg.AssetExecutionContext, clickhouse: ClickHouseResource) -> dg.MaterializeResult:  # type: ignore[type-arg]
+    def compute(context: dg.AssetExecutionContext, clickhouse: ClickHouseResource) -> Iterator[AssetEvent]:
         with _connected(context, clickhouse, node) as server:
-            make_rebuilder(pipeline, server, context.log.info).executor.refresh_view(node.name)
-        return dg.MaterializeResult(metadata={"chmv/refreshed": str(node.name)})
+            done = refresh_view(Executor(server, log=context.log.info), node.name)
+        context.log.info(f"{node.name}: refreshed, {done.rows} rows, {done.seconds:.2f} s")
+        metadata: dict[str, Any] = {
+            "chmv/rows_written": done.rows,
+            "chmv/seconds": done.seconds,
+            "chmv/refreshed_at": str(done.started),
+        }
+        yield dg.MaterializeResult(metadata={"chmv/refreshed": str(node.name), **metadata})
 
     return compute
 

@@ -35,7 +35,6 @@ from spark_jobs.landing_reader import FILE, RAW, REASON
 
 CHUNK_ROWS = 500_000
 TASKS = 4
-_ALL_BATCHES = 1_000_000
 
 
 @dataclass
@@ -86,8 +85,7 @@ class Replayer:
 
     def _archived(self, site: LoadSite) -> tuple[list[tuple[LandingFile, TakenFile]], Columns]:
         """The files of all committed batches, each with its place in the manifest; all have to be there still."""
-        records = self.journal.read_batches(_ALL_BATCHES, status="committed")
-        done = {record.batch for record in records if record.source == site.source.name}
+        done = {one.batch for one in self.journal.read_batches(source=site.source.name, status="committed")}
         taken = [one for one in read_taken_files(self.journal, site.source.name) if one.batch in done]
         by_checksum = {file.checksum: file for file in list_files(site.root, site.landing.format)}
         missing = [one.path for one in taken if one.checksum not in by_checksum]

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
+from uuid import uuid4
 
 import clickhouse_connect
 from clickhouse_connect.driver.client import Client
@@ -21,6 +24,9 @@ from chmv_assets.core.errors import EngineError, ServerError
 from chmv_assets.core.server_errors import parse_server_error
 from resources.engine import EngineInfo, ensure_engine
 from resources.engine.model import DEFAULT_USER, PASSWORD_VARIABLE, URL_VARIABLE, USER_VARIABLE
+
+KILL_SECONDS = 30.0
+_POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +110,34 @@ class Server:
     def command(
         self, sql: str, parameters: Mapping[str, Any] | None = None, settings: Mapping[str, Any] | None = None
     ) -> str:
-        """Run a statement; gives the query id."""
+        """Run a statement to its end; gives the query id.
+
+        Who is interrupted meanwhile (Ctrl-C, a cancelled run) leaves no statement behind that goes on without him.
+        """
+        query_id = str(uuid4())
+        values = {**(settings or {}), "query_id": query_id}
         try:
-            summary = self._client.command(sql, parameters=dict(parameters or {}), settings=dict(settings or {}))
+            self._client.command(sql, parameters=dict(parameters or {}), settings=values)
         except ClickHouseError as error:
             raise server_error(error) from error
-        return str(getattr(summary, "query_id", lambda: "")() if hasattr(summary, "query_id") else "")
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                self._kill(query_id)
+            raise
+        return query_id
+
+    def _kill(self, query_id: str) -> None:
+        """End a statement and wait until it has ended: the server does not notice that nobody waits for its answer."""
+        deadline = time.monotonic() + KILL_SECONDS
+        running = 1
+        with suppress(ServerError), Server(self.endpoint) as other:  # this connection is in the middle of something
+            while running and time.monotonic() < deadline:
+                time.sleep(_POLL_SECONDS)  # one that is just being sent has to show up first
+                other.command("KILL QUERY WHERE query_id = {id:String} ASYNC", {"id": query_id})
+                found = other.rows(
+                    "SELECT count() FROM system.processes WHERE query_id = {id:String}", {"id": query_id}
+                )
+                running = int(found[0][0])
 
     def text(self, sql: str, parameters: Mapping[str, Any] | None = None) -> str:
         """Run a statement whose answer is text, such as EXPLAIN AST."""

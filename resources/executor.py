@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from chmv_assets.core.errors import ServerError
 from chmv_assets.core.names import QName, quote_identifier, quote_string
+from chmv_assets.core.own_tables import OWN_DATABASE, on_cluster
+from chmv_assets.core.replication import unreplicated
 from resources.clickhouse import Server
 
 Log = Callable[[str], None]
@@ -28,6 +30,9 @@ BOUNDS: dict[str, Any] = {
     "deduplicate_insert_select": "disable",
     "insert_deduplicate": 0,
     "max_partitions_per_insert_block": 1000,
+    # A scratch does not merge while it is filled, and nobody reads it: its parts are counted after each fill instead.
+    "parts_to_delay_insert": 1_000_000,
+    "parts_to_throw_insert": 1_000_000,
 }
 
 
@@ -39,6 +44,8 @@ class Executor:
     log: Log = logging.getLogger("chmv").info
     bounds: Mapping[str, Any] = field(default_factory=lambda: BOUNDS)
     clock: Callable[[], float] = time.monotonic
+    cluster: str = ""  # of the tables; scratches live on this server only
+    real_names: dict[QName, QName] = field(default_factory=dict)  # of inner tables, for as long as their views live
     _known: dict[str, Any] | None = field(default=None, repr=False)
 
     def _run(self, step: str, name: QName | str, sql: str, settings: Mapping[str, Any] | None = None) -> None:
@@ -52,16 +59,33 @@ class Executor:
             self._known = {name: value for name, value in self.bounds.items() if name in known}
         return self._known
 
+    def _sql(self, name: QName) -> str:
+        return self.real_names.get(name, name).sql
+
+    def _everywhere(self, name: QName) -> str:
+        return "" if name.database == OWN_DATABASE else on_cluster(self.cluster)
+
     def run_ddl(self, name: str, sql: str) -> None:
-        """Run a declared statement as it is written."""
-        self._run("run DDL", name, sql)
+        """Run a declared statement as it is written; on a cluster, until every replica has it."""
+        self._run("run DDL", name, sql, {"alter_sync": 2} if self.cluster else None)
 
     def create_database(self, database: str) -> None:
         self._run("create database", database, f"CREATE DATABASE IF NOT EXISTS {quote_identifier(database)}")
 
     def create_like(self, new: QName, model: QName) -> None:
-        """Make an empty table of the same structure, keys, engine and settings."""
-        self._run("create", new, f"CREATE TABLE IF NOT EXISTS {new.sql} AS {model.sql}")
+        """Make an empty table of the same structure, keys, engine and settings; on this server only."""
+        self._run("create", new, f"CREATE TABLE IF NOT EXISTS {new.sql} AS {self._sql(model)}{self._own_engine(model)}")
+
+    def _own_engine(self, model: QName) -> str:
+        """The engine of a scratch, where it cannot be the model's: a replicated one would take the model's path in Keeper."""
+        if not self.cluster:
+            return ""
+        name = self.real_names.get(model, model)
+        rows = self.server.rows(
+            "SELECT engine_full FROM system.tables WHERE database = {d:String} AND name = {t:String} AND engine LIKE 'Replicated%'",
+            {"d": name.database, "t": name.table},
+        )
+        return f" ENGINE = {unreplicated(str(rows[0][0]))}" if rows else ""
 
     def drop_table(self, name: QName) -> None:
         self._run("drop", name, f"DROP TABLE IF EXISTS {name.sql} SYNC")
@@ -78,8 +102,18 @@ class Executor:
 
     def replace_partition(self, target: QName, partition_id: str, scratch: QName) -> None:
         """Swap one partition of the target for that of the scratch, atomically for readers."""
-        sql = f"ALTER TABLE {target.sql} REPLACE PARTITION ID {quote_string(partition_id)} FROM {scratch.sql}"
+        sql = f"ALTER TABLE {self._sql(target)} REPLACE PARTITION ID {quote_string(partition_id)} FROM {scratch.sql}"
         self._run(f"replace partition {partition_id} of", target, sql)
+
+    def replace_partitions(self, target: QName, partition_ids: Sequence[str], scratch: QName) -> None:
+        """Swap partitions in one statement, one after another; each is atomic for readers."""
+        if len(partition_ids) == 1:
+            self.replace_partition(target, partition_ids[0], scratch)
+        elif partition_ids:
+            swaps = [f"REPLACE PARTITION ID {quote_string(one)} FROM {scratch.sql}" for one in partition_ids]
+            self._run(
+                f"replace {len(swaps)} partitions of", target, f"ALTER TABLE {self._sql(target)} {', '.join(swaps)}"
+            )
 
     def attach_partition_from(self, target: QName, partition_id: str, scratch: QName) -> None:
         """Add a scratch's partition to another scratch; parts are linked, not copied."""
@@ -90,7 +124,7 @@ class Executor:
         self._run(
             f"drop partition {partition_id} of",
             name,
-            f"ALTER TABLE {name.sql} DROP PARTITION ID {quote_string(partition_id)}",
+            f"ALTER TABLE {self._sql(name)} DROP PARTITION ID {quote_string(partition_id)}",
         )
 
     def keep_only(self, name: QName, parts: Collection[str]) -> None:
@@ -105,22 +139,37 @@ class Executor:
 
     def stop_merges(self, name: QName) -> None:
         """Keep the parts of a table as they are; forgotten when the server restarts."""
-        self._run("stop merges of", name, f"SYSTEM STOP MERGES {name.sql}")
+        self._run("stop merges of", name, f"SYSTEM STOP MERGES{self._everywhere(name)} {self._sql(name)}")
 
     def start_merges(self, name: QName) -> None:
-        self._run("start merges of", name, f"SYSTEM START MERGES {name.sql}")
+        self._run("start merges of", name, f"SYSTEM START MERGES{self._everywhere(name)} {self._sql(name)}")
 
     def flush_async_inserts(self) -> None:
         """Write what waits in the queue of asynchronous inserts."""
         try:
-            self._run("flush", "asynchronous inserts", "SYSTEM FLUSH ASYNC INSERT QUEUE")
+            self._run("flush", "asynchronous inserts", f"SYSTEM FLUSH ASYNC INSERT QUEUE{on_cluster(self.cluster)}")
         except ServerError as error:
             if error.code != _NO_QUEUE:  # the embedded server has none
                 raise
 
+    def sync_replica(self, name: QName) -> None:
+        """Wait until this replica has the parts that the others have written so far."""
+        self._run("sync", name, f"SYSTEM SYNC REPLICA {name.sql} LIGHTWEIGHT")
+
+    def flush_distributed(self, name: QName) -> None:
+        """Send what waits in the files of a Distributed table, on every replica that holds some."""
+        self._run("flush", name, f"SYSTEM FLUSH DISTRIBUTED{on_cluster(self.cluster)} {name.sql}")
+
+    def flush_buffer(self, name: QName) -> None:
+        """Write what waits in the memory of a Buffer table."""
+        self._run("flush", name, f"OPTIMIZE TABLE {name.sql}{on_cluster(self.cluster)}")
+
     def refresh_view(self, view: QName) -> None:
-        """Refresh a refreshable view and wait until it is done."""
+        """Ask for a refresh of a refreshable view; it runs on its own (`resources.refresh` waits and verifies)."""
         self._run("refresh", view, f"SYSTEM REFRESH VIEW {view.sql}")
+
+    def wait_view(self, view: QName) -> None:
+        """Wait until no refresh of a view runs; one that failed is raised as code 730."""
         self._run("wait for", view, f"SYSTEM WAIT VIEW {view.sql}")
 
 

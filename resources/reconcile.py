@@ -110,6 +110,7 @@ class _Prepared:
     feeds: tuple[Feed, ...]
     settings: Mapping[str, Any]
     upstream: tuple[QName, ...]  # of a refreshable view
+    refreshed_by: QName | None = None
 
 
 def reconcile(
@@ -141,6 +142,7 @@ class Reconciler:
     def run(self, target: Object, window: Window | None) -> Reconciled:
         """Give the verdict on a window; a window that no comparison is possible for gets one too."""
         started = self.clock()
+        self.bench.begin()
         try:
             prepared = self._prepare(target, window)
         except (CannotCompare, RebuildRefused) as error:
@@ -173,7 +175,7 @@ class Reconciler:
         views = self.catalog.views_into(target.name)
         if not views:
             raise CannotCompare(f"no view writes into {target.name}")
-        columns = self._columns(target.name)
+        columns = self._columns(self._real(target).name)
         if any(view.kind == "refreshable_view" for view in views):
             return self._prepare_refreshed(target, views, columns)
         feeds = tuple(self._feed(view, target, window) for view in views)
@@ -191,9 +193,13 @@ class Reconciler:
         condition = window_condition(target, columns, feeds[0], self.timezone)
         filters = source_filters(target.name, feeds)
         return _Prepared(
-            comparison=build_comparison(target, columns, shares, condition), feeds=feeds, upstream=(),
+            comparison=build_comparison(self._real(target), columns, shares, condition), feeds=feeds, upstream=(),
             settings=self._settings(views, filters),
         )  # fmt: skip
+
+    def _real(self, target: Object) -> Object:
+        """The target under the name that it has on the server; a hidden inner table has another one there."""
+        return replace(target, name=self.bench.real_name(target.name))
 
     def _feed(self, view: Object, target: Object, window: Window | None) -> Feed:
         trigger = self.catalog.trigger_of(view.name)
@@ -213,8 +219,8 @@ class Reconciler:
         share = Share(view=view, facts=self.catalog.facts.get(view.name), select=view.select, outputs=outputs)
         upstream = tuple(edge.source for edge in self.catalog.edges_into(view.name) if edge.kind != "after")
         return _Prepared(
-            comparison=build_comparison(target, columns, [share], ""), feeds=(), upstream=upstream,
-            settings=self._settings(views, {}),
+            comparison=build_comparison(self._real(target), columns, [share], ""), feeds=(), upstream=upstream,
+            refreshed_by=view.name, settings=self._settings(views, {}),
         )  # fmt: skip
 
     def _columns(self, name: QName) -> list[StoredColumn]:
@@ -283,10 +289,9 @@ class Reconciler:
         return replace(verdict, reason=". ".join(prepared.comparison.opaque))
 
     def _moved_since_refresh(self, prepared: _Prepared) -> str:
-        if not prepared.upstream:
+        view = prepared.refreshed_by
+        if not prepared.upstream or view is None:
             return ""
-        target = prepared.comparison.target
-        view = self.catalog.views_into(target)[0].name
         refreshed = self.server.rows(
             "SELECT toUnixTimestamp(last_success_time), toString(last_success_time) FROM system.view_refreshes "
             "WHERE database = {d:String} AND view = {v:String} AND last_success_time IS NOT NULL",

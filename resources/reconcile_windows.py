@@ -9,6 +9,7 @@ from datetime import date, datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
 
 from chmv_assets.core.catalog import Catalog
+from chmv_assets.core.ddl_reader import view_of_inner
 from chmv_assets.core.errors import ChmvError
 from chmv_assets.core.model import Object
 from chmv_assets.core.names import QName, quote_identifier
@@ -66,7 +67,8 @@ def _fetch_span(server: Server, catalog: Catalog, target: Object, zone: str, ser
     """From the first to the last moment that the target or a source has rows of."""
     scheme = catalog.schemes[target.name]
     where = scheme_zone(scheme, zone, server_zone)
-    moments = _fetch_ends(server, target.name, scheme.column, scheme.column_type, where)
+    held = view_of_inner(target.name) if target.kind == "inner_table" else target.name  # shows what is hidden behind it
+    moments = _fetch_ends(server, held, scheme.column, scheme.column_type, where)
     for view in catalog.views_into(target.name):
         made_of = catalog.facts[view.name].time_source if view.name in catalog.facts else None
         source = catalog.objects.get(made_of.table) if made_of is not None else None

@@ -6,8 +6,11 @@ anything else is built again. Scratches that nobody published within a day are d
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from chmv_assets.core.errors import ServerError
 from chmv_assets.core.names import QName
 from chmv_assets.core.rebuild import SCRATCH_DATABASE
 from chmv_assets.core.windows import Window
@@ -15,18 +18,16 @@ from resources.executor import Executor
 
 MARKS = QName(SCRATCH_DATABASE, "scratch_marks")
 EXPIRE_SECONDS = 86_400
+_MISSING = frozenset({60, 81})
 
 
 @dataclass
 class ScratchMarks:
-    """Reads and writes marks; makes its table at first use."""
+    """Reads and writes marks; makes its table when it is not there."""
 
     executor: Executor
-    _ready: bool = False
 
     def _prepare(self) -> None:
-        if self._ready:
-            return
         self.executor.create_database(SCRATCH_DATABASE)
         self.executor.run_ddl(
             str(MARKS),
@@ -34,31 +35,41 @@ class ScratchMarks:
             "built_at DateTime64(6, 'UTC') DEFAULT now64(6, 'UTC')) "
             "ENGINE = ReplacingMergeTree(built_at) ORDER BY (scratch, window)",
         )
-        self._ready = True
+
+    def _rows(self, sql: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        try:
+            return self.executor.server.rows(sql, values)
+        except ServerError as error:
+            if error.code not in _MISSING:
+                raise
+        self._prepare()
+        return []
 
     def read(self, scratch: QName, window: Window | None) -> str:
         """The mark of a share, or nothing."""
-        self._prepare()
-        rows = self.executor.server.rows(
+        rows = self._rows(
             f"SELECT mark FROM {MARKS.sql} FINAL WHERE scratch = {{s:String}} AND window = {{w:String}}",
             {"s": scratch.table, "w": window_key(window)},
         )
         return str(rows[0][0]) if rows else ""
 
     def write(self, scratch: QName, window: Window | None, mark: str) -> None:
-        self._prepare()
-        self.executor.server.command(
-            f"INSERT INTO {MARKS.sql} (scratch, window, mark) SELECT {{s:String}}, {{w:String}}, {{m:String}}",
-            {"s": scratch.table, "w": window_key(window), "m": mark},
-        )
+        sql = f"INSERT INTO {MARKS.sql} (scratch, window, mark) SELECT {{s:String}}, {{w:String}}, {{m:String}}"
+        values = {"s": scratch.table, "w": window_key(window), "m": mark}
+        try:
+            self.executor.server.command(sql, values)
+        except ServerError as error:
+            if error.code not in _MISSING:
+                raise
+            self._prepare()
+            self.executor.server.command(sql, values)
 
     def forget(self, scratch: QName, window: Window | None) -> None:
         self.write(scratch, window, "")
 
     def expire(self) -> None:
         """Drop scratch tables whose newest share is older than a day and was never published."""
-        self._prepare()
-        rows = self.executor.server.rows(
+        rows = self._rows(
             f"SELECT scratch FROM {MARKS.sql} FINAL GROUP BY scratch "
             "HAVING max(built_at) < now() - {age:UInt32} AND countIf(mark != '') > 0",
             {"age": EXPIRE_SECONDS},

@@ -15,7 +15,7 @@ from typing import Any
 
 from pyspark.sql import datasource as ds
 
-from chmv_assets.core.names import quote_identifier
+from chmv_assets.core.names import quote_identifier, quote_string
 from spark_jobs.types import TypeMap
 
 _COMPARE: Mapping[type[ds.Filter], str] = {
@@ -48,8 +48,7 @@ def selected(name: str, column: TypeMap, declared: str) -> str:
     """
     if column.cast == declared:
         return quote_identifier(name)
-    target = column.cast.replace("\\", "\\\\").replace("'", "\\'")
-    return f"CAST({quote_identifier(name)}, '{target}')"
+    return f"CAST({quote_identifier(name)}, {quote_string(column.cast)})"
 
 
 def build_condition(found: ds.Filter, columns: Mapping[str, TypeMap], prefix: str) -> Condition | None:

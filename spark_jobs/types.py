@@ -239,7 +239,9 @@ def to_clickhouse(column: str, values: pa.Array, target: TypeMap) -> pa.Array:
     """The values in the Arrow type that the column takes; refuses what does not fit instead of wrapping it."""
     try:
         sent = values if values.type.equals(target.arrow) else values.cast(target.arrow)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+    except MemoryError:  # Arrow's own is one too; it says nothing about the value
+        raise
+    except pa.ArrowException as error:
         raise TypeRefused(column, target.name, f"a value does not fit ({error})", "Clean the rows first") from error
     _check_values(column, sent, target)
     return sent

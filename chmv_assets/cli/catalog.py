@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from chmv_assets.cli.options import json_option
 from chmv_assets.cli.output import console, print_json, told
 from chmv_assets.core.catalog import Catalog
 from chmv_assets.core.model import Finding
@@ -52,7 +53,7 @@ def _load(ddl: Path | None, live: bool, databases: tuple[str, ...]) -> tuple[Cat
 @ddl_option
 @live_option
 @databases_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+@json_option
 @click.option("--strict", is_flag=True, help="Warnings count as defects too.")
 @click.option("--notes", is_flag=True, help="Show notes as well.")
 @told

@@ -14,6 +14,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from chmv_assets.cli.options import json_option
 from chmv_assets.cli.output import told
 from resources.engine import (
     EngineInfo,
@@ -48,7 +49,6 @@ _tcp_port = click.option(
     metavar="N",
     help="Port for the native protocol; 0 takes any free one.  [default: 0]",
 )
-_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 
 
 @click.group("engine")
@@ -70,7 +70,7 @@ def engine_group() -> None:
 @_data
 @_http_port
 @_tcp_port
-@_json
+@json_option
 @told
 def start_command(data: Path | None, http_port: int, tcp_port: int, as_json: bool) -> None:
     """Start the server, or show the one that runs already.
@@ -94,7 +94,7 @@ def start_command(data: Path | None, http_port: int, tcp_port: int, as_json: boo
 
 @engine_group.command("stop")
 @_data
-@_json
+@json_option
 @told
 def stop_command(data: Path | None, as_json: bool) -> None:
     """Stop the server; its data stays.
@@ -120,7 +120,7 @@ def stop_command(data: Path | None, as_json: bool) -> None:
 
 @engine_group.command("status")
 @_data
-@_json
+@json_option
 @click.pass_context
 @told
 def status_command(context: click.Context, data: Path | None, as_json: bool) -> None:
@@ -141,7 +141,7 @@ def status_command(context: click.Context, data: Path | None, as_json: bool) -> 
 
 
 @engine_group.command("install")
-@_json
+@json_option
 @told
 def install_command(as_json: bool) -> None:
     """Fetch the embedded ClickHouse into the cache, if it is not there.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from chmv_assets.cli.catalog import ddl_folder, ddl_option
+from chmv_assets.cli.options import json_option, window_option
 from chmv_assets.cli.output import console, print_json, table, told
 from chmv_assets.core.landing import LandingRefused
 from chmv_assets.core.model import Object
@@ -30,13 +31,8 @@ if TYPE_CHECKING:
 @click.option(
     "--format", "form", type=click.Choice(["parquet", "jsonl", "csv"]), help="Format of the files, over chmv.yaml."
 )
-@click.option(
-    "--window",
-    "window_text",
-    metavar="A..B",
-    help="Only new files that have rows in this time: months, days or hours, both ends included.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+@window_option("Only new files that have rows in this time")
+@json_option
 @told
 def ingest_command(
     source: str, path: str | None, ddl: Path | None, form: str | None, window_text: str | None, as_json: bool

@@ -1,14 +1,16 @@
-"""`chmv watermarks` and `chmv batches`: what the journal says. Both only read."""
+"""`chmv watermarks`, `chmv batches` and `chmv rebuilds`: what the journal says. All only read."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 import click
 from rich.markup import escape
 
+from chmv_assets.cli.options import json_option
 from chmv_assets.cli.output import console, print_json, table, told
 
 if TYPE_CHECKING:
@@ -21,8 +23,19 @@ _STATUSES = {
     "failed": "red",
     "reopened": "yellow",
     "staged": "yellow",
+    "published": "green",
+    "unverified": "red",
+    "running": "yellow",
 }
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
+_WATERMARK_COLUMNS = {
+    "source": "source", "target": "target", "window": "window_start", "until": "window_end", "status": "status",
+    "processed up to": "last_processed", "last arrival": "last_arrival", "batch": "batch",
+}  # fmt: skip
+_BATCH_COLUMNS = {name: name for name in ("batch", "source", "status", "slices", "rows", "owner", "detail")}
+_REBUILD_COLUMNS = {
+    "target": "target", "window": "window", "protocol": "protocol", "status": "status", "step": "step", "since": "updated",
+    "by": "owner", "lock held by": "holder", "detail": "detail",
+}  # fmt: skip
 
 
 def _journal() -> Journal:
@@ -36,8 +49,23 @@ def _time(moment: datetime | None) -> str | None:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z") if moment else None
 
 
-def _coloured(status: str) -> str:
-    return f"[{_STATUSES[status]}]{status}[/]" if status in _STATUSES else status
+def _tell(
+    name: str, documents: Sequence[Mapping[str, object]], columns: Mapping[str, str], nothing: str, *, as_json: bool
+) -> None:
+    """Print records as JSON, or some of their fields (title → field) as a table."""
+    if as_json:
+        print_json({name: documents})
+    elif not documents:
+        console().print(f"No {name} yet. {nothing}.", highlight=False)
+    else:
+        rows = [[_cell(field, document[field]) for field in columns.values()] for document in documents]
+        console().print(table(f"{name}: {len(documents)}", tuple(columns), rows))
+
+
+def _cell(field: str, value: object) -> object:
+    if field == "status":
+        return f"[{_STATUSES[str(value)]}]{value}[/]" if value in _STATUSES else value
+    return escape(value) if isinstance(value, str) else value
 
 
 @click.command("watermarks")
@@ -63,38 +91,27 @@ def watermarks_command(source: str | None, target: str | None, as_json: bool) ->
             for mark in journal.read_watermarks()
             if source in (None, str(mark.source_id)) and target in (None, str(mark.target_table))
         ]
-    if as_json:
-        print_json(
-            {
-                "watermarks": [
-                    {
-                        "source": str(mark.source_id),
-                        "target": str(mark.target_table),
-                        "window_start": _time(mark.window_start),
-                        "window_end": _time(mark.window_end),
-                        "status": mark.status,
-                        "last_processed": _time(mark.last_processed_ts),
-                        "last_arrival": _time(mark.last_arrival_ts),
-                        "batch": mark.batch_id,
-                        "version": mark.version,
-                    }
-                    for mark in marks
-                ]
-            }
-        )
-    elif not marks:
-        console().print("No watermarks yet. `chmv ingest SOURCE PATH` brings rows in and sets them.", highlight=False)
-    else:
-        columns = ("source", "target", "window", "until", "status", "processed up to", "last arrival", "batch")
-        rows = [
-            (
-                escape(str(mark.source_id)), escape(str(mark.target_table)), _time(mark.window_start), _time(mark.window_end),
-                _coloured(mark.status),
-                _time(mark.last_processed_ts), _time(mark.last_arrival_ts), escape(mark.batch_id),
-            )
-            for mark in marks
-        ]  # fmt: skip
-        console().print(table(f"{len(marks)} watermark(s)", columns, rows))
+    documents = [
+        {
+            "source": str(mark.source_id),
+            "target": str(mark.target_table),
+            "window_start": _time(mark.window_start),
+            "window_end": _time(mark.window_end),
+            "status": mark.status,
+            "last_processed": _time(mark.last_processed_ts),
+            "last_arrival": _time(mark.last_arrival_ts),
+            "batch": mark.batch_id,
+            "version": mark.version,
+        }
+        for mark in marks
+    ]
+    _tell(
+        "watermarks",
+        documents,
+        _WATERMARK_COLUMNS,
+        "`chmv ingest SOURCE PATH` brings rows in and sets them",
+        as_json=as_json,
+    )
 
 
 @click.command("batches")
@@ -116,38 +133,68 @@ def batches_command(limit: int, as_json: bool) -> None:
     journal = _journal()
     with journal.server:
         records = journal.read_batches(limit)
-    if as_json:
-        print_json(
-            {
-                "batches": [
-                    {
-                        "batch": record.batch,
-                        "source": str(record.source),
-                        "status": record.status,
-                        "slices": len(record.slices),
-                        "rows": record.rows,
-                        "owner": record.owner,
-                        "detail": record.detail,
-                        "version": record.version,
-                    }
-                    for record in records
-                ]
-            }
-        )
-    elif not records:
-        console().print("No batches yet. `chmv ingest SOURCE PATH` sends the first one.", highlight=False)
-    else:
-        columns = ("batch", "source", "status", "slices", "rows", "owner", "detail")
-        rows = [
-            (
-                escape(one.batch),
-                escape(str(one.source)),
-                _coloured(one.status),
-                len(one.slices),
-                one.rows,
-                escape(one.owner),
-                escape(one.detail),
-            )
-            for one in records
-        ]
-        console().print(table(f"{len(records)} batch(es)", columns, rows))
+    documents = [
+        {
+            "batch": record.batch,
+            "source": str(record.source),
+            "status": record.status,
+            "slices": len(record.slices),
+            "rows": record.rows,
+            "owner": record.owner,
+            "detail": record.detail,
+            "version": record.version,
+        }
+        for record in records
+    ]
+    _tell("batches", documents, _BATCH_COLUMNS, "`chmv ingest SOURCE PATH` sends the first one", as_json=as_json)
+
+
+@click.command("rebuilds")
+@click.option("--target", metavar="NAME", help="Only rebuilds of this target, as database.table.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 100_000),
+    default=50,
+    show_default=True,
+    help="How many, what runs and is unverified first, then the newest.",
+)
+@json_option
+@told
+def rebuilds_command(target: str | None, limit: int, as_json: bool) -> None:
+    """Show rebuilds: those that run, windows left unverified, and the last ones that ended.
+
+    running: under way, or its process has died and the next rebuild clears up (holder tells: nobody holds the lock of a dead one).
+    unverified: swapped in, but its process died before it had compared; `chmv reconcile` tells whether rows are missing, and a rebuild
+    of the window clears it. published: done. rolled_back: not done, nothing left behind.
+
+    \b
+    Example:
+      chmv rebuilds
+      chmv rebuilds --target shop.revenue_daily --json | jq '.rebuilds[] | select(.status == "unverified")'
+    """
+    from chmv_assets.core.rebuild_journal import lease_name
+
+    journal = _journal()
+    with journal.server:
+        records = journal.read_rebuilds(limit, target=target or "")
+        running = {one.target for one in records if one.status == "running"}
+        holders = {name: journal.locks.holder(lease_name(name)) for name in running}
+    documents = [
+        {
+            "rebuild": one.rebuild_id,
+            "target": str(one.target),
+            "window": one.window,
+            "protocol": one.protocol,
+            "status": one.status,
+            "step": f"{one.step + 1} of {len(one.steps)}: {one.steps[one.step].kind}"
+            if one.step < len(one.steps)
+            else "",
+            "updated": _time(one.updated_at),
+            "owner": one.owner,
+            "holder": holders.get(one.target, "") if one.status == "running" else "",
+            "detail": one.detail,
+        }
+        for one in records
+    ]
+    nothing = "`chmv rebuild TARGET --window A..B`, or a target that is materialized in Dagster, makes the first one"
+    _tell("rebuilds", documents, _REBUILD_COLUMNS, nothing, as_json=as_json)

@@ -19,6 +19,7 @@ _COMMANDS = {
     "reconcile": "chmv_assets.cli.reconcile:reconcile_command",
     "watermarks": "chmv_assets.cli.journal:watermarks_command",
     "batches": "chmv_assets.cli.journal:batches_command",
+    "rebuilds": "chmv_assets.cli.journal:rebuilds_command",
 }
 
 

@@ -2,48 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 import click
 
 from chmv_assets.cli.catalog import ddl_folder, ddl_option
+from chmv_assets.cli.options import json_option, window_option
 from chmv_assets.cli.output import console, print_json, table, told
-from chmv_assets.core.errors import RebuildRefused
+from chmv_assets.core.errors import ChmvError, RebuildRefused
 from chmv_assets.core.model import Object
-from chmv_assets.core.settings_values import PROTOCOLS, Protocol
+from chmv_assets.core.settings_values import FEEDS, PROTOCOLS, FeedChoice, Protocol
 from chmv_assets.core.window_text import parse_window
 from chmv_assets.core.windows import Window, periods
 from chmv_assets.pipeline import Pipeline, load_pipeline
 
 if TYPE_CHECKING:
     from resources.rebuild import Published, Rebuilder
-    from resources.rebuild.rebuilder import FeedChoice
 
 Windows = Sequence[Window | None]
+Publish = Callable[[Window | None], "Published"]
+Explain = Callable[[Window | None], "tuple[Protocol, str, Sequence[object]]"]
 
 
 @click.command("rebuild")
 @click.argument("target", metavar="TARGET")
-@click.option("--window", "window_text", metavar="A..B", help="Months, days or hours, both ends included. Needed unless TARGET has no time partitions.")  # fmt: skip
+@window_option("Which windows", "Needed, or --all, if TARGET has time partitions.")
 @click.option("--all", "every", is_flag=True, help="Every window that the target or a source has rows of.")
 @click.option(
-    "--protocol", type=click.Choice(PROTOCOLS), help="How to keep writers apart; over chmv.yaml, default auto."
+    "--protocol",
+    type=click.Choice(PROTOCOLS),
+    help="How to keep writers apart; otherwise what chmv.yaml says, which is auto unless declared.",
 )
 @click.option(
     "--feed",
-    type=click.Choice(["auto", "pushdown", "replay"]),
+    type=click.Choice(FEEDS),
     default="auto",
     show_default=True,
-    help="Compute from the source, or replay its landing files through Spark; auto replays what the source has lost.",
+    help="pushdown: compute from the source. replay: from its landing files, through Spark. auto: replay what the source has lost.",
 )
 @click.option(
     "--downstream", is_flag=True, help="Also rebuild every target that is computed from TARGET, behind one gate."
 )
+@click.option(
+    "--allow-empty", is_flag=True, help="Delete a window for which the views give nothing; refused without this."
+)
 @click.option("--dry-run", is_flag=True, help="Print what would be done, window by window, and do nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+@json_option
 @ddl_option
 @told
 def rebuild_command(
@@ -53,15 +64,19 @@ def rebuild_command(
     protocol: Protocol | None,
     feed: FeedChoice,
     downstream: bool,
+    allow_empty: bool,
     dry_run: bool,
     as_json: bool,
     ddl: Path | None,
 ) -> None:
     """Rebuild windows of TARGET from its sources, newest first, while writers write and readers read.
 
-    Old data serves until each window is swapped in. `closed` never stops writers and needs a quiet window; `gated` refuses inserts
-    for a moment (code 469, writers send again) and is exact on a hot one; `auto` looks and chooses. A rebuild that dies leaves
-    nothing behind: the next one clears up. Exit code 1 if a window could not be rebuilt; what was done before stays.
+    Old data serves until each window is swapped in. `auto` looks at each window and chooses a protocol; `--dry-run` says which, why,
+    and step by step what it does. docs/rebuild.md compares them.
+
+    Windows that are done stay done, whatever happens to the next. Exit codes: 0 all windows rebuilt; 1 one could not be, those after it
+    were not tried; 2 the command line is wrong; 130 or 143 stopped by Ctrl-C or SIGTERM, which leaves nothing behind. After kill -9
+    the next rebuild clears up. `chmv rebuilds` shows what runs, what is unverified and what was done.
 
     \b
     Example:
@@ -70,48 +85,42 @@ def rebuild_command(
       chmv rebuild shop.revenue_daily --window 2026-10..2026-11 --protocol gated --json
       chmv rebuild shop.events_enriched --window 2026-08 --feed replay
     """
-    from chmv_assets.rebuilders import make_rebuilder
+    from chmv_assets.rebuilders import open_rebuilder
     from resources.clickhouse import Server, endpoint_from_environment
-    from resources.reconcile_windows import fetch_windows
 
     pipeline = load_pipeline(ddl_folder(ddl)).require_sound()
     node = pipeline.catalog.get(target)
-    windows = [] if every else windows_of(pipeline, node, window_text)
     wanted: Protocol = protocol or pipeline.settings.policy(node.name).protocol
-    with Server(endpoint_from_environment()) as server:
-        rebuilder = make_rebuilder(pipeline, server, lambda _line: None)
-        if every:
-            found = fetch_windows(server, pipeline.catalog, node, None, pipeline.settings.timezone)
-            windows = list(reversed(found))
+    given = None if every else windows_of(pipeline, node, window_text, wanted)
+    with (
+        Server(endpoint_from_environment()) as server,
+        open_rebuilder(pipeline, server, lambda _line: None, allow_empty=allow_empty) as rebuilder,
+    ):
+        windows = _every_window(rebuilder, pipeline, node, wanted) if given is None else given
         if dry_run:
-            _explain(rebuilder, node, windows, wanted, as_json)
+            explain = partial(rebuilder.explain, node, protocol=wanted, feed=feed, downstream=downstream)
+            _explain(explain, node, windows, as_json)
         else:
-            publish = partial(_publish, rebuilder, node, wanted, feed, downstream)
-            _rebuild(publish, node, windows, as_json)
+            _rebuild(partial(_publish, rebuilder, node, wanted, feed, downstream), node, windows, as_json)
 
 
 def _publish(
     rebuilder: Rebuilder, node: Object, protocol: Protocol, feed: FeedChoice, downstream: bool, window: Window | None
 ) -> Published:
-    if not downstream:
-        return rebuilder.publish(node, window, protocol, feed=feed)
-    if protocol not in ("auto", "gated") or feed == "replay":
-        raise RebuildRefused(
-            f"target {node.name}: found --downstream with {protocol if protocol not in ('auto', 'gated') else 'a replay'} but wanted the "
-            "gated protocol. A chain is rebuilt behind one gate. Leave the other option out."
-        )
-    return rebuilder.publish_chain(node, window)
+    if downstream:
+        return rebuilder.publish_chain(node, window, protocol=protocol, feed=feed)
+    return rebuilder.publish(node, window, protocol, feed=feed)
 
 
-def windows_of(pipeline: Pipeline, node: Object, text: str | None) -> Windows:
-    """The target's own periods that a window touches, newest first; one None for a target without time partitions."""
+def windows_of(pipeline: Pipeline, node: Object, text: str | None, protocol: Protocol = "auto") -> Windows:
+    """The target's own periods that a window touches, newest first; one None for a target that is rebuilt as a whole."""
     scheme = pipeline.catalog.scheme(node.name)
-    if scheme is None:
+    if scheme is None or protocol == "whole":
         if text:
+            why = "It has no time partitions" if scheme is None else "The protocol `whole` takes all windows at once"
             raise RebuildRefused(
-                f"target {node.name}: found --window but wanted none. It has no time partitions, so it can be rebuilt only as a whole. "
-                "Leave --window out."
-            )
+                f"target {node.name}: found --window but wanted none. {why}. Leave --window out."
+            )  # fmt: skip
         return [None]
     if not text:
         raise RebuildRefused(
@@ -122,8 +131,18 @@ def windows_of(pipeline: Pipeline, node: Object, text: str | None) -> Windows:
     return list(reversed(list(periods(parse_window(text, zone), scheme.unit, zone, scheme.week_mode))))
 
 
-def _explain(rebuilder: Rebuilder, node: Object, windows: Windows, protocol: Protocol, as_json: bool) -> None:
-    plans = [(window, *rebuilder.explain(node, window, protocol)) for window in windows]
+def _every_window(rebuilder: Rebuilder, pipeline: Pipeline, node: Object, protocol: Protocol) -> Windows:
+    """All windows of which anybody has rows, newest first."""
+    from resources.reconcile_windows import fetch_windows
+
+    if protocol == "whole":
+        return [None]
+    server = rebuilder.executor.server
+    return list(reversed(fetch_windows(server, pipeline.catalog, node, None, pipeline.settings.timezone)))
+
+
+def _explain(explain: Explain, node: Object, windows: Windows, as_json: bool) -> None:
+    plans = [(window, *explain(window)) for window in windows]
     if as_json:
         document = [
             {"window": _name(window), "protocol": chosen, "why": why, "steps": [str(step) for step in steps]}
@@ -133,27 +152,64 @@ def _explain(rebuilder: Rebuilder, node: Object, windows: Windows, protocol: Pro
         return
     out = console()
     for window, chosen, why, steps in plans:
-        out.print(f"{node.name} {_name(window)}: {chosen}, because {why}", style="bold", highlight=False)
+        out.print(f"{node.name} {_name(window)}: {chosen}, because {why}", style="bold", highlight=False, markup=False)
         for number, step in enumerate(steps, start=1):
             out.print(f"  {number:>2}. {step}", highlight=False, markup=False)
 
 
-def _rebuild(publish: Callable[[Window | None], Published], node: Object, windows: Windows, as_json: bool) -> None:
+def _rebuild(publish: Publish, node: Object, windows: Windows, as_json: bool) -> None:
+    """Window by window; what was done is printed whatever happens."""
     done: list[tuple[Window | None, Published]] = []
+    error = ""
+    caught: list[int] = []
     try:
-        for number, window in enumerate(windows, start=1):
-            published = publish(window)
-            done.append((window, published))
-            click.echo(
-                f"{node.name} {_name(window)}: {published.protocol}, {published.rows_before} → {published.rows_after} rows, "
-                f"{published.seconds:.1f} s ({number} of {len(windows)})",
-                err=True,
-            )
+        with _interruptible(caught):
+            for number, window in enumerate(windows, start=1):
+                done.append((window, publish(window)))
+                click.echo(_line(node, *done[-1], number, len(windows)), err=True)
+    except KeyboardInterrupt:
+        by = signal.Signals(caught[-1]).name if caught else "SIGINT"
+        error = f"stopped by {by}; what the window under way had left (gate, locks, scratches) is cleared away"
+        click.echo(f"{node.name}: {error}", err=True)
+        raise click.exceptions.Exit(128 + (caught[-1] if caught else signal.SIGINT)) from None
+    except ChmvError as failed:
+        error = str(failed)
+        raise
     finally:
+        left = windows[len(done) :]
         if as_json:
-            print_json({"target": str(node.name), "windows": [_document(window, one) for window, one in done]})
-        elif done:
-            _print(node, done)
+            windows_done = [_document(window, one) for window, one in done]
+            rest = {"left": [_name(window) for window in left], "error": error} if left else {}
+            print_json({"target": str(node.name), "windows": windows_done, **rest})
+        else:
+            _print(node, done, left)
+
+
+@contextmanager
+def _interruptible(caught: list[int]) -> Iterator[None]:
+    """Let SIGTERM stop the work as Ctrl-C does: cleanly. Only the first signal; the way back is short and not to be cut off."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        caught.append(number)
+        if len(caught) == 1:
+            raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _line(node: Object, window: Window | None, one: Published, number: int, count: int) -> str:
+    return (
+        f"{node.name} {_name(window)}: {one.protocol}, {one.rows_before} → {one.rows_after} rows, {one.seconds:.1f} s "
+        f"({number} of {count})"
+    )
 
 
 def _document(window: Window | None, one: Published) -> dict[str, object]:
@@ -165,16 +221,32 @@ def _document(window: Window | None, one: Published) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _print(node: Object, done: Sequence[tuple[Window | None, Published]]) -> None:
-    columns = ("window", "protocol", "rows before", "rows after", "tries", "gate s", "seconds", "why")
-    rows = [
-        (
-            _name(window), one.protocol, one.rows_before, one.rows_after, one.tries, round(one.gate_seconds, 2),
-            round(one.seconds, 2), one.why,
+def _print(node: Object, done: Sequence[tuple[Window | None, Published]], left: Windows) -> None:
+    """The table of what was done, and what was not."""
+    out = console()
+    if done:
+        columns = ("window", "protocol", "rows before", "rows after", "tries", "gate s", "seconds", "why")
+        rows = [
+            (
+                _name(window), one.protocol, one.rows_before, one.rows_after, one.tries, round(one.gate_seconds, 2),
+                round(one.seconds, 2), one.why,
+            )
+            for window, one in done
+        ]  # fmt: skip
+        behind = sorted({str(name) for _, one in done for name in one.downstream})
+        also = f", with {', '.join(behind)}" if behind else ""
+        out.print(table(f"{node.name}: {_windows(len(done))} rebuilt{also}", columns, rows))
+    elif not left:
+        out.print(
+            f"{node.name}: neither it nor its sources hold any rows, so there is nothing to rebuild.", highlight=False
         )
-        for window, one in done
-    ]  # fmt: skip
-    console().print(table(f"{node.name}: {len(done)} windows rebuilt", columns, rows))
+    if left and len(left) + len(done) > 1:
+        span = _name(left[0]) if len(left) == 1 else f"{_name(left[0])} back to {_name(left[-1])}"
+        out.print(f"{_windows(len(left))} not rebuilt: {span}", style="yellow", highlight=False)
+
+
+def _windows(count: int) -> str:
+    return f"{count} window{'' if count == 1 else 's'}"
 
 
 def _name(window: Window | None) -> str:

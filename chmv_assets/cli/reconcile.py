@@ -13,6 +13,7 @@ import click
 from rich.markup import escape
 
 from chmv_assets.cli.catalog import ddl_folder, ddl_option
+from chmv_assets.cli.options import json_option, window_option
 from chmv_assets.cli.output import console, print_json, table
 from chmv_assets.core.errors import ChmvError
 from chmv_assets.core.model import Object
@@ -21,6 +22,7 @@ from chmv_assets.core.windows import Window
 from chmv_assets.pipeline import Pipeline, load_pipeline
 
 if TYPE_CHECKING:
+    from resources.clickhouse import Server
     from resources.reconcile import Reconciled
 
 _COLOURS = {"equal": "green", "different": "red", "cannot tell": "yellow"}
@@ -37,38 +39,49 @@ class _Untold(click.ClickException):
 @click.command("reconcile")
 @click.argument("target", metavar="TARGET")
 @ddl_option
+@window_option("Only partitions in this time", "Without it: all that there are.")
 @click.option(
-    "--window",
-    "window_text",
-    metavar="A..B",
-    help="Only partitions in this time: months, days or hours, both ends included. Without it: all that there are.",
+    "--with",
+    "second",
+    type=click.Choice(["spark"]),
+    help="Ask for a second opinion: Spark computes the windows from the source's rows by itself.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
-def reconcile_command(target: str, ddl: Path | None, window_text: str | None, as_json: bool) -> None:
+@json_option
+def reconcile_command(
+    target: str, ddl: Path | None, window_text: str | None, second: str | None, as_json: bool
+) -> None:
     """Compare TARGET with what its views give over their sources now, partition by partition.
 
     Deficit are keys that are missing or smaller in the target, excess keys that should not be there or are larger; both may be said of
     one key. What cannot be compared is named with the reason. Nothing is changed. Exit code 0 if all is equal, 1 if something differs, 2 if
-    it cannot be told, for some partition or at all.
+    it cannot be told, for some partition or at all. A second opinion that differs makes it 1; one that cannot be had changes nothing.
 
     \b
     Example:
       chmv reconcile shop.revenue_daily
       chmv reconcile shop.revenue_daily --window 2026-11-01..2026-11-07
+      chmv reconcile shop.revenue_daily --window 2026-11-01 --with spark
       chmv reconcile shop.orders_latest --json | jq '.windows[] | select(.status != "equal")'
     """
     try:
         pipeline = load_pipeline(ddl_folder(ddl)).require_sound()
         node = pipeline.catalog.get(target)
         window = parse_window(window_text, pipeline.settings.timezone) if window_text else None
-        found = _run(pipeline, node, window)
+        found, opinions = _run(pipeline, node, window, with_spark=second == "spark")
     except ChmvError as error:
         raise _Untold(str(error)) from error
     if as_json:
-        print_json({"target": str(node.name), "status": _overall(found), "windows": [_document(one) for one in found]})
+        windows = [_document(one) for one in found]
+        answer: dict[str, object] = {"target": str(node.name), "status": _overall(found), "windows": windows}
+        if opinions is not None:
+            answer["spark"] = {"status": _overall(opinions), "windows": [_document(one) for one in opinions]}
+        print_json(answer)
     else:
         _print(node, found)
-    raise SystemExit(_EXIT_CODES[_overall(found)])
+        if opinions is not None:
+            _print(node, opinions, by="Spark over their sources")
+    differs = opinions is not None and _overall(opinions) == "different"
+    raise SystemExit(_EXIT_CODES["different" if differs else _overall(found)])
 
 
 def _overall(found: Sequence[Reconciled]) -> str:
@@ -76,7 +89,9 @@ def _overall(found: Sequence[Reconciled]) -> str:
     return "different" if "different" in statuses else "cannot tell" if "cannot tell" in statuses else "equal"
 
 
-def _run(pipeline: Pipeline, node: Object, window: Window | None) -> list[Reconciled]:
+def _run(
+    pipeline: Pipeline, node: Object, window: Window | None, *, with_spark: bool
+) -> tuple[list[Reconciled], list[Reconciled] | None]:
     from resources.clickhouse import Server, endpoint_from_environment
     from resources.reconcile import Reconciler
     from resources.reconcile_windows import fetch_windows
@@ -85,7 +100,21 @@ def _run(pipeline: Pipeline, node: Object, window: Window | None) -> list[Reconc
         windows = fetch_windows(server, pipeline.catalog, node, window, pipeline.settings.timezone)
         reconciler = Reconciler(server, pipeline.catalog, pipeline.settings.timezone)
         with _progress(node, windows) as steps:
-            return [reconciler.run(node, one) for one in steps]
+            found = [reconciler.run(node, one) for one in steps]
+        return found, _ask_spark(pipeline, server, node, windows) if with_spark else None
+
+
+def _ask_spark(pipeline: Pipeline, server: Server, node: Object, windows: Sequence[Window | None]) -> list[Reconciled]:
+    from chmv_assets.second_opinion import SecondOpinion
+    from resources.spark_session import LazySession, options_from_environment
+
+    lazy = LazySession(options_from_environment())
+    try:
+        opinion = SecondOpinion(pipeline, server, lazy.session)
+        with _progress(node, windows) as steps:
+            return [opinion.run(node, one) for one in steps]
+    finally:
+        lazy.stop()
 
 
 @contextmanager
@@ -136,7 +165,7 @@ def _document(one: Reconciled) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _print(node: Object, found: Sequence[Reconciled]) -> None:
+def _print(node: Object, found: Sequence[Reconciled], by: str = "its views") -> None:
     out = console()
     empty = [one for one in found if one.status == "equal" and not one.keys]
     shown = [one for one in found if one not in empty] or found[:1]
@@ -151,7 +180,7 @@ def _print(node: Object, found: Sequence[Reconciled]) -> None:
     if not found:
         out.print(f"{node.name}: neither it nor its sources hold a row.", highlight=False)
         return
-    out.print(table(f"{escape(str(node.name))} against its views", columns, rows))
+    out.print(table(f"{escape(str(node.name))} against {by}", columns, rows))
     if empty and shown != empty[:1]:
         out.print(f"{len(empty)} window(s) without rows on either side are not shown.", style="dim", highlight=False)
     by_sentence: dict[str, list[Reconciled]] = {}

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from chmv_assets.core.names import QName, parse_qname, quote_identifier
+from chmv_assets.core.names import QName, parse_qname, quote_identifier, quote_string
 from chmv_assets.core.own_tables import OWN_DATABASE, read_settings, render_own_table, write_settings
 
 BATCHES = QName(OWN_DATABASE, "batches")
@@ -87,14 +87,12 @@ def token(batch: str, task: int) -> str:
 def render_create_staging(source: QName, batch: str, columns: Sequence[tuple[str, str]], owner: str) -> str:
     """The staging table: the given columns of the source as they are, plus task and attempt."""
     held = ", ".join(f"{quote_identifier(name)} {kind}" for name, kind in columns)
-    comment = (
-        json.dumps({"owner": owner, "source": str(source), "batch": batch}).replace("\\", "\\\\").replace("'", "\\'")
-    )
+    comment = json.dumps({"owner": owner, "source": str(source), "batch": batch})
     return (
         f"CREATE TABLE IF NOT EXISTS {staging_name(source, batch).sql} "
         f"({TASK_COLUMN} UInt32, {ATTEMPT_COLUMN} String, {held}) "
         f"ENGINE = MergeTree ORDER BY ({TASK_COLUMN}, {ATTEMPT_COLUMN}) "
-        f"SETTINGS non_replicated_deduplication_window = {STAGING_WINDOW} COMMENT '{comment}'"
+        f"SETTINGS non_replicated_deduplication_window = {STAGING_WINDOW} COMMENT {quote_string(comment)}"
     )
 
 
@@ -208,13 +206,18 @@ def read_batch(source: QName, batch: str, cluster: str = "") -> Statement:
     return Statement(sql=sql, parameters={"source": str(source), "batch": batch}, settings=read_settings(cluster))
 
 
-def read_batches(cluster: str = "", limit: int = 1000, status: BatchStatus | None = None) -> Statement:
-    """The present rows of the newest batches (of one status), newest first."""
-    sql = (
-        f"SELECT {_RECORD_COLUMNS} FROM {BATCHES.sql} FINAL WHERE empty({{status:String}}) OR status = {{status:String}} "
-        "ORDER BY updated_at DESC, batch_id LIMIT {limit:UInt32}"
-    )
-    return Statement(sql=sql, parameters={"limit": limit, "status": status or ""}, settings=read_settings(cluster))
+def read_batches(
+    cluster: str = "", *, source: QName | None = None, status: BatchStatus | None = None, limit: int | None = None
+) -> Statement:
+    """The present rows of all batches (of one source, of one status), newest first; with `limit` only so many."""
+    asked = {"source": str(source) if source else None, "status": status}
+    given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+    where = " AND ".join(f"{name} = {{{name}:String}}" for name in given)
+    sql = f"SELECT {_RECORD_COLUMNS} FROM {BATCHES.sql} FINAL" + (f" WHERE {where}" if where else "")
+    sql += " ORDER BY updated_at DESC, batch_id"
+    if limit is not None:
+        sql, given = f"{sql} LIMIT {{limit:UInt64}}", {**given, "limit": limit}
+    return Statement(sql=sql, parameters=given, settings=read_settings(cluster))
 
 
 def decode_batch(row: Sequence[Any]) -> BatchRecord:

@@ -1,7 +1,7 @@
 """Can a source take batches exactly once? Facts in, a strategy or a refusal with the statements that cure it out. Pure.
 
 A retried slice is a no-op only if the source *and* every table behind it keep a deduplication log: each decides by itself.
-The facts are read by `resources.capabilities`.
+Three queries give the facts, whatever the number of tables; `resources.capabilities` and `spark_jobs.preflight` run them.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from chmv_assets.core.batches import COMMIT_SETTINGS
+from chmv_assets.core.batches import COMMIT_SETTINGS, Statement
 from chmv_assets.core.errors import IngestRefused
 from chmv_assets.core.model import family
 from chmv_assets.core.names import QName
@@ -24,6 +24,8 @@ WANTED_WINDOW_SECONDS = (
 )  # replicated tables forget by age too; the default of one hour is too short for a night
 OLDEST_VERSION = (24, 8)
 _REPLICATED = ("Replicated", "Shared")
+_WINDOWS = {False: "non_replicated_deduplication_window", True: "replicated_deduplication_window"}  # is it replicated?
+_WINDOW_SECONDS = "replicated_deduplication_window_seconds"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +92,67 @@ def needed_settings() -> tuple[str, ...]:
     return (*COMMIT_SETTINGS, "insert_deduplication_token")
 
 
+def read_tables() -> Statement:
+    """Every table with its engine, what depends on it, and (of a view) its target."""
+    sql = """
+        SELECT database, name, engine, engine_full, arrayZip(dependencies_database, dependencies_table), target_database,
+               target_table, toString(uuid)
+        FROM system.tables WHERE database NOT IN ('system', 'INFORMATION_SCHEMA', 'information_schema') AND NOT is_temporary
+        """
+    return Statement(sql=sql, parameters={}, settings={})
+
+
+def read_defaults() -> Statement:
+    """The server's deduplication settings, which count for tables without their own."""
+    sql = "SELECT name, toUInt64OrZero(value) FROM system.merge_tree_settings WHERE name IN {names:Array(String)}"
+    return Statement(sql=sql, parameters={"names": [*_WINDOWS.values(), _WINDOW_SECONDS]}, settings={})
+
+
+def read_known_settings() -> Statement:
+    """Which of the needed settings the server has."""
+    sql = "SELECT name FROM system.settings WHERE name IN {names:Array(String)}"
+    return Statement(sql=sql, parameters={"names": list(needed_settings())}, settings={})
+
+
+def decode_capability(
+    source: QName,
+    version: str,
+    *,
+    tables: Iterable[Sequence[Any]],
+    defaults: Iterable[Sequence[Any]],
+    known_settings: Iterable[Sequence[Any]],
+) -> Capability:
+    """Judge a source by the rows of `read_tables`, `read_defaults` and `read_known_settings`."""
+    hooks: dict[QName, list[QName]] = {}
+    targets: dict[QName, QName] = {}
+    engines: dict[QName, tuple[str, str]] = {}
+    for database, table, engine, engine_full, dependent, to_database, to_table, uuid in tables:
+        name = QName(database, table)
+        engines[name] = (engine, engine_full)
+        hooks[name] = [QName(*pair) for pair in dependent]
+        if engine == "MaterializedView":  # plain views and Merge tables are listed as dependent too, but never fire
+            targets[name] = QName(to_database or database, to_table or f".inner_id.{uuid}")
+    fallback = {str(name): int(value) for name, value in defaults}
+    reached = walk_targets(source, hooks, targets) if source in engines else ()
+    facts = [table_facts(name, *engines.get(name, ("(missing)", "")), fallback) for name in reached]
+    return decide_capability(source, version, facts, {str(name) for (name,) in known_settings})
+
+
+def table_facts(name: QName, engine: str, engine_full: str, defaults: Mapping[str, int]) -> TableFacts:
+    """One table's deduplication settings, its own or else the server's."""
+    replicated = is_replicated(engine)
+
+    def setting(key: str) -> int:
+        return read_setting(engine_full, key, defaults.get(key, 0))
+
+    return TableFacts(
+        name=name,
+        engine=engine,
+        window=setting(_WINDOWS[replicated]),
+        window_seconds=setting(_WINDOW_SECONDS) if replicated else None,
+    )
+
+
 def decide_capability(
     source: QName, version: str, tables: Iterable[TableFacts], known_settings: Collection[str]
 ) -> Capability:
@@ -120,15 +183,14 @@ def _judge_table(facts: TableFacts) -> tuple[list[str], list[str]]:
         return [], []
     if not family(facts.engine):
         return [f"{facts.name} has engine {facts.engine}, which keeps no deduplication log"], []
-    prefix = "replicated" if is_replicated(facts.engine) else "non_replicated"
     problems: list[str] = []
     wanted: list[str] = []
     if facts.window < WANTED_WINDOW:
         problems.append(f"{facts.name} remembers {facts.window} blocks, fewer than {WANTED_WINDOW}")
-        wanted.append(f"{prefix}_deduplication_window = {WANTED_WINDOW}")
+        wanted.append(f"{_WINDOWS[is_replicated(facts.engine)]} = {WANTED_WINDOW}")
     if facts.window_seconds is not None and facts.window_seconds < WANTED_WINDOW_SECONDS:
         problems.append(f"{facts.name} forgets blocks after {facts.window_seconds} s, before {WANTED_WINDOW_SECONDS} s")
-        wanted.append(f"{prefix}_deduplication_window_seconds = {WANTED_WINDOW_SECONDS}")
+        wanted.append(f"{_WINDOW_SECONDS} = {WANTED_WINDOW_SECONDS}")
     return problems, [f"ALTER TABLE {facts.name.sql} MODIFY SETTING {', '.join(wanted)}"] if wanted else []
 
 

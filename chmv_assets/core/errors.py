@@ -7,6 +7,7 @@
     ├── ServerError          the server refused a statement; carries code, name and query id
     ├── RebuildRefused       a window cannot be rebuilt safely; says why and what to do
     │   └── RebuildDisturbed inserts kept arriving
+    ├── RefreshFailed        a refreshable view that was not refreshed
     ├── IngestPaused         the server has no room for inserts just now
     ├── LandingRefused       landing files cannot be loaded as they are (core.landing)
     │   └── LandingMissing   there is no such landing folder (resources.landing)
@@ -75,6 +76,14 @@ class RebuildRefused(ChmvError):
 
 class RebuildDisturbed(RebuildRefused):
     """Inserts kept arriving; another protocol, or another moment, may do."""
+
+
+class RefreshFailed(ChmvError):
+    """A refreshable view whose target does not show what its sources hold."""
+
+    def __init__(self, view: str, found: str, then: str) -> None:
+        self.view = view
+        super().__init__(f"view {view}: {found}, but wanted a refresh that succeeded. {then}")
 
 
 class JournalRefused(ChmvError):

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from chmv_assets.core.names import QName, quote_identifier
 from chmv_assets.core.own_tables import on_cluster
+from chmv_assets.core.system_tables import system_table
 
 # `core.retry` knows a refusal by this word.
 GATE_PREFIX = "__chmv_fence_"
 GATE_SECONDS = 30.0
 MARGIN_SECONDS = 3.0  # a publication is not begun when less than this is left
 REFUSED_CODES = (469, 774)
+_RECENT = "event_date >= toDate(now() - {seconds:UInt32}) AND event_time > now() - {seconds:UInt32}"
 
 
 def gate_name(rebuild_id: str) -> str:
@@ -44,20 +46,36 @@ def read_gates() -> str:
     )
 
 
-def read_in_doubt() -> str:
+def read_in_doubt(cluster: str = "") -> str:
     """Tokens whose last insert into a source failed after it had written a part of it: a retry would double rebuilt rows.
 
     What the gate refused, or what failed before it wrote, is not in doubt. Needs `SYSTEM FLUSH LOGS` before.
     """
     refused = ", ".join(map(str, REFUSED_CODES))
-    recent = "event_date >= toDate(now() - {seconds:UInt32}) AND event_time > now() - {seconds:UInt32}"
     return (
         "SELECT token, argMax(query_id, at) AS last FROM (SELECT Settings['insert_deduplication_token'] AS token, query_id, "
-        "event_time_microseconds AS at, type, exception_code FROM system.query_log "
+        f"event_time_microseconds AS at, type, exception_code FROM {system_table('query_log', cluster)} "
         "WHERE query_kind IN ('Insert', 'AsyncInsertFlush') "
         "AND has(tables, concat({database:String}, '.', {table:String})) "
-        f"AND {recent} AND type IN ('ExceptionWhileProcessing', 'QueryFinish') AND notEmpty(token) "
+        f"AND {_RECENT} AND type IN ('ExceptionWhileProcessing', 'QueryFinish') AND notEmpty(token) "
         f"AND NOT (type = 'ExceptionWhileProcessing' AND exception_code IN ({refused}))) "
-        "GROUP BY token HAVING argMax(type, at) = 'ExceptionWhileProcessing' AND last IN (SELECT query_id FROM system.part_log "
-        f"WHERE event_type = 'NewPart' AND database = {{database:String}} AND table = {{table:String}} AND {recent})"
+        "GROUP BY token HAVING argMax(type, at) = 'ExceptionWhileProcessing' AND last IN "
+        f"(SELECT query_id FROM {system_table('part_log', cluster)} WHERE event_type = 'NewPart' "
+        f"AND database = {{database:String}} AND table = {{table:String}} AND {_RECENT})"
+    )
+
+
+def read_unanswered(cluster: str = "") -> str:
+    """How many inserts into a source were sent lately whose writer does not wait to learn whether they were taken.
+
+    Such a writer (asynchronous inserts with `wait_for_async_insert = 0`) would never hear of a gate's refusal. What reads from a SELECT
+    is never asynchronous. Needs `SYSTEM FLUSH LOGS` before.
+    """
+    default = "(SELECT any(value) FROM system.settings WHERE name = 'async_insert')"
+    return (
+        f"SELECT count() FROM {system_table('query_log', cluster)} WHERE query_kind = 'Insert' "
+        f"AND has(tables, concat({{database:String}}, '.', {{table:String}})) AND {_RECENT} AND type = 'QueryFinish' "
+        "AND Settings['wait_for_async_insert'] = '0' "
+        f"AND if(mapContains(Settings, 'async_insert'), Settings['async_insert'], {default}) = '1' "
+        r"AND NOT match(query, '(?i)\\bselect\\b')"
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Set
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from chmv_assets.core.cadence import split_tuple
@@ -82,7 +83,7 @@ def _lint_statement(view: Object) -> Iterator[Finding]:
     if view.target is not None and view.target.table.startswith(".inner"):
         yield _finding(
             "inner-table", "warning", view,
-            "has a hidden inner table, which cannot be swapped or rebuilt beside the old one. Give it a target with TO.",
+            "has a hidden inner table, which no other view can read and which goes when the view is created anew. Give it a target with TO.",
         )  # fmt: skip
 
 
@@ -194,6 +195,12 @@ def ttl_days(ttl: str) -> float | None:
         if rule and "RECOMPRESS" not in words and ("TO" not in words or not {"DISK", "VOLUME"} & set(words)):
             found += _rule_days(ttl[rule[0].start : rule[-1].end])
     return min(found) if found else None
+
+
+def oldest_kept(table: Object, now: datetime) -> datetime | None:
+    """The moment before which a table's TTL may have deleted rows; None when it keeps all of them."""
+    days = ttl_days(table.ttl)
+    return None if days is None else now - timedelta(days=days)
 
 
 def _rule_days(rule: str) -> list[float]:

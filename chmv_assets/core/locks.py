@@ -17,7 +17,7 @@ import json
 from dataclasses import dataclass
 
 from chmv_assets.core.batches import Statement
-from chmv_assets.core.names import QName, quote_identifier
+from chmv_assets.core.names import QName, quote_identifier, quote_string
 from chmv_assets.core.own_tables import OWN_DATABASE, on_cluster
 
 LOST_RACE_CODES = frozenset({57, 253})
@@ -76,12 +76,11 @@ def plan_release(held: LockState) -> LockState:
 def render_generation(name: str, state: LockState, cluster: str = "") -> str:
     """The CREATE statement that is the compare-and-set."""
     document = {"lock": name, "owner": state.owner, "token": state.token, "expires_us": state.expires_us}
-    comment = json.dumps(document).replace("\\", "\\\\").replace("'", "\\'")
     table = lock_table(name, state.generation)
     engine = (
         f"ReplicatedMergeTree('/clickhouse/chmv/locks/{table.table}', 'lock') ORDER BY tuple()" if cluster else "Null"
     )
-    return f"CREATE TABLE {table.sql} (held UInt8) ENGINE = {engine} COMMENT '{comment}'"
+    return f"CREATE TABLE {table.sql} (held UInt8) ENGINE = {engine} COMMENT {quote_string(json.dumps(document))}"
 
 
 def render_forget(name: str, generation: int, cluster: str = "") -> str:

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from chmv_assets.core.cadence import PartitionScheme, narrows
 from chmv_assets.core.catalog import Catalog
 from chmv_assets.core.errors import RebuildRefused
-from chmv_assets.core.lint import ttl_days
+from chmv_assets.core.lint import oldest_kept
 from chmv_assets.core.model import Object
 from chmv_assets.core.names import QName, quote_identifier, quote_string
 from chmv_assets.core.truncation import NotTruncationError, parse_time_type, read_truncation
@@ -92,6 +92,8 @@ def plan_feed(
     _require_parts(view, target, "whose partitions can be replaced")
     scheme = catalog.schemes.get(target.name)
     if window is None or scheme is None:
+        if archive is None:
+            _refuse_forgotten(view, source, target, now)
         return Feed(
             view=view, target=target, source=source, window=None, time_column="", source_filter="", archive=archive
         )
@@ -120,14 +122,18 @@ def needs_replay(source: Object, window: Window | None, now: datetime) -> str:
     """
     if source.kind in _ROWLESS:
         return f"{source.name} is {_article(source)}"
-    kept = ttl_days(source.ttl)
-    if kept is not None and window is not None and window.start < now - timedelta(days=kept):
-        oldest = now - timedelta(days=kept)
+    oldest = oldest_kept(source, now)
+    if oldest is not None and window is not None and window.start < oldest:
         return f"{source.name} keeps rows only since {oldest:%Y-%m-%d %H:%M} (TTL) and the window starts {window.start:%Y-%m-%d %H:%M}"
     return ""
 
 
 def _require_rows(view: Object, source: Object) -> None:
+    if source.kind == "inner_table":
+        raise RebuildRefused(
+            f"view {view.name}: reads the hidden inner table of another view but wanted a source with a name. That name changes when the "
+            "other view is created anew. Give the other view a target with TO."
+        )
     if source.kind in _ROWLESS:
         raise RebuildRefused(
             f"view {view.name}: its source {source.name} is {_article(source)} but wanted a table that holds its rows. "
@@ -154,12 +160,7 @@ def split_feed(feed: Feed, pieces: int, zone: str) -> tuple[Feed, ...]:
 
 
 def _require_parts(view: Object, table: Object, use: str) -> None:
-    """The closed protocol stands on parts and partitions of tables that have a name of their own."""
-    if table.kind == "inner_table":
-        raise RebuildRefused(
-            f"view {view.name}: works on a hidden inner table but wanted one with a name. Its name on the server changes with "
-            "every re-creation. Give the view a target with TO."
-        )
+    """Every protocol stands on parts and partitions."""
     if not table.engine.endswith("MergeTree"):
         raise RebuildRefused(
             f"view {view.name}: {table.name} is {table.engine or table.kind} but wanted a MergeTree table, {use}. "
@@ -174,12 +175,22 @@ def _article(source: Object) -> str:
 
 
 def _refuse_expired(view: Object, source: Object, window: Window, now: datetime) -> None:
-    kept = ttl_days(source.ttl)
-    if kept is not None and window.start < now - timedelta(days=kept):
-        oldest = (now - timedelta(days=kept)).strftime("%Y-%m-%d %H:%M")
+    oldest = oldest_kept(source, now)
+    if oldest is not None and window.start < oldest:
         raise RebuildRefused(
-            f"view {view.name}: the window starts {window.start:%Y-%m-%d %H:%M} but {source.name} keeps rows only since {oldest} (TTL). "
+            f"view {view.name}: the window starts {window.start:%Y-%m-%d %H:%M} but {source.name} keeps rows only since {oldest:%Y-%m-%d %H:%M} (TTL). "
             "A rebuild would replace complete numbers by partial ones. Replay it from the landing archive (`--feed replay`)."
+        )
+
+
+def _refuse_forgotten(view: Object, source: Object, target: Object, now: datetime) -> None:
+    """All of a target cannot come from a source that forgets sooner than it."""
+    oldest, kept = oldest_kept(source, now), oldest_kept(target, now)
+    if oldest is not None and (kept is None or kept < oldest):
+        raise RebuildRefused(
+            f"view {view.name}: all of {target.name} was asked for but {source.name} keeps rows only since {oldest:%Y-%m-%d %H:%M} (TTL). "
+            "A rebuild would replace complete numbers by partial ones. Rebuild windows that it still holds, or replay it from the "
+            "landing archive (`--feed replay`)."
         )
 
 
@@ -247,13 +258,14 @@ def render_share(feed: Feed, outputs: Sequence[tuple[str, str]], held: Sequence[
     return f"SELECT {columns} FROM ({feed.select}){where}"
 
 
-def with_parts(source_filter: str, parts: Sequence[str] | None) -> str:
-    """A source filter that also names the parts to read; None: all of them.
+def with_parts(source_filter: str, parts: Sequence[str] | None, partitions: Sequence[str] | None = None) -> str:
+    """A source filter that also names the parts, or the partitions, to read; None: all of them.
 
-    >>> with_parts("d = 1", ["a", "b"])
-    "(d = 1) AND _part IN ('a', 'b')"
+    >>> with_parts("d = 1", ["a", "b"]), with_parts("", None, ["202611"])
+    ("(d = 1) AND _part IN ('a', 'b')", "_partition_id IN ('202611')")
     """
-    if parts is None:
-        return source_filter
-    named = f"_part IN ({', '.join(quote_string(part) for part in parts)})"
-    return f"({source_filter}) AND {named}" if source_filter else named
+    conditions = [f"({source_filter})"] if source_filter else []
+    for column, values in (("_part", parts), ("_partition_id", partitions)):
+        if values is not None:
+            conditions.append(f"{column} IN ({', '.join(quote_string(value) for value in values)})")
+    return source_filter if len(conditions) == 1 and source_filter else " AND ".join(conditions)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Literal
 
 from chmv_assets.core.batches import Statement
@@ -31,6 +32,7 @@ class RebuildRecord:
     version: int
     detail: str = ""
     owner: str = ""
+    updated_at: datetime | None = field(default=None, compare=False)  # the server's clock, when it was read
 
 
 def lease_name(target: QName) -> str:
@@ -67,20 +69,36 @@ def write_rebuild(record: RebuildRecord, cluster: str = "") -> Statement:
     return Statement(sql=sql, parameters=values, settings=write_settings(cluster))
 
 
-def read_rebuilds(status: RebuildStatus | None = None, cluster: str = "", limit: int = 1000) -> Statement:
-    """The present rows of the newest rebuilds (of one status), newest first."""
+def read_rebuilds(
+    status: RebuildStatus | None = None, cluster: str = "", limit: int = 1000, target: str = ""
+) -> Statement:
+    """The present rows of rebuilds (of one status, of one target): what runs or is unverified first, then the newest."""
     sql = (
-        f"SELECT {_COLUMNS} FROM {REBUILDS.sql} FINAL WHERE empty({{status:String}}) OR status = {{status:String}} "
-        "ORDER BY updated_at DESC, rebuild_id LIMIT {limit:UInt32}"
+        f"SELECT {_COLUMNS}, updated_at FROM {REBUILDS.sql} FINAL WHERE (empty({{status:String}}) OR status = {{status:String}}) "
+        "AND (empty({target:String}) OR target = {target:String}) "
+        "ORDER BY indexOf(['published', 'rolled_back'], status) > 0, updated_at DESC, rebuild_id LIMIT {limit:UInt32}"
     )
-    return Statement(sql=sql, parameters={"status": status or "", "limit": limit}, settings=read_settings(cluster))
+    return Statement(
+        sql=sql, parameters={"status": status or "", "limit": limit, "target": target}, settings=read_settings(cluster)
+    )
+
+
+def read_published(target: QName, origin: str, cluster: str = "") -> Statement:
+    """The windows of a target that were published by owners whose name ends in an origin (`Rebuilder.origin`)."""
+    sql = (
+        f"SELECT DISTINCT window FROM {REBUILDS.sql} FINAL WHERE target = {{target:String}} AND status = 'published' "
+        "AND endsWith(owner, {origin:String})"
+    )
+    return Statement(
+        sql=sql, parameters={"target": str(target), "origin": f" {origin}"}, settings=read_settings(cluster)
+    )
 
 
 def decode_rebuild(row: Sequence[Any]) -> RebuildRecord:
     """A row of `read_rebuilds` as a record."""
-    rebuild_id, target, window, protocol, status, steps, step, detail, owner, version = row
+    rebuild_id, target, window, protocol, status, steps, step, detail, owner, version, updated_at = row
     return RebuildRecord(
         rebuild_id=str(rebuild_id), target=parse_qname(str(target), ""), window=str(window), protocol=protocol,
         status=status, steps=decode_steps(str(steps)), step=int(step), detail=str(detail), owner=str(owner),
-        version=int(version),
+        version=int(version), updated_at=updated_at,
     )  # fmt: skip

@@ -19,7 +19,9 @@ from chmv_assets.core.settings_values import Protocol
 
 StepKind = Literal[
     "settle", "scratch", "compare", "hold merges", "prebuild", "shut gate", "drain", "complete", "build", "publish", "open gate",
-    "release merges", "drop scratch",
+    "release merges", "drop scratch", "hold commits", "replay", "compute", "drop replay", "release commits",
+    "prebuild cold", "recheck", "fence", "shadow", "twin", "divert", "raise fence", "compare arrivals", "lower fence",
+    "close fence", "move back", "restore view", "drop twin", "drop shadow", "drop fence",
 ]  # fmt: skip
 _MEANING: dict[StepKind, str] = {
     "settle": "wait until no insert into {name} is in doubt: one that failed half way and will be sent again",
@@ -35,6 +37,32 @@ _MEANING: dict[StepKind, str] = {
     "open gate": "let inserts into {name} through again",
     "release merges": "let {name} merge again",
     "drop scratch": "drop {name}",
+    "hold commits": "hold back chmv's own commits into {name}; whoever else writes is not held back",
+    "replay": "read the committed landing files of {name} through Spark into a table of their own",
+    "compute": "compute all of {name}'s share beside the target, while readers read",
+    "drop replay": "drop the table with the replayed rows of {name}",
+    "release commits": "let chmv commit into {name} again",
+    "prebuild cold": "compute through {name} what rests: source partitions without fresh inserts, one after another",
+    "recheck": "check that no insert into {name} was left in doubt meanwhile, else go back and settle it first",
+    "fence": "create {name}, which holds the two moments of the fence; for now both are never",
+    "shadow": "create {name}, empty, for fresh rows of a target",
+    "twin": "create {name}, which would fill a shadow with rows from behind the fence",
+    "divert": "let {name} leave these rows out (MODIFY QUERY); nothing changes as long as the fence is open. From here to the end, and after "
+    "a restart of the server, writers must not send a finished insert again: its token is not known in the other table",
+    "raise fence": "from a moment in a few seconds on, rows that arrive wait in the shadows; wait for it, and for inserts that run",
+    "compare arrivals": "check that no row from before the fence came late into the sources of {name}, else compute and swap again, 12 times at most",
+    "lower fence": "from a moment in a few seconds on, rows go to the target again; wait for it, and for inserts that run",
+    "close fence": "let no row wait any more, whatever its arrival",
+    "move back": "move the parts of {name} into its target",
+    "restore view": "give {name} back the query that it had",
+    "drop twin": "drop {name}",
+    "drop shadow": "drop {name}, which is empty by now",
+    "drop fence": "drop {name}",
+}
+_INVERSE: dict[StepKind, StepKind] = {
+    "shut gate": "open gate",
+    "hold merges": "release merges",
+    "scratch": "drop scratch",
 }
 # Classes whose result over all rows is the sum of their results over parts: the trigger itself relies on that.
 SPLITTABLE: frozenset[ViewClass] = frozenset({"append", "additive", "replacing"})
@@ -75,23 +103,43 @@ def can_prebuild(catalog: Catalog, view: Object) -> bool:
     return catalog.facts[view.name].view_class in SPLITTABLE and mentions == 1
 
 
-def plan_closed(target: QName, views: Sequence[Object]) -> tuple[Step, ...]:
-    """The closed protocol for the views of a target."""
+def plan_closed(
+    target: QName, views: Sequence[Object], roots: Iterable[QName], scratches: Iterable[QName]
+) -> tuple[Step, ...]:
+    """The closed protocol for the views of a target, each with a scratch of its own."""
     return (
+        *(Step("settle", root) for root in roots),
         Step("drain", target),
-        *(Step("prebuild", view.name) for view in views),
+        *(Step("compute", view.name) for view in views),
         Step("compare", target),
         Step("publish", target),
         Step("drain", target),
         Step("compare", target),
+        *(Step("drop scratch", scratch) for scratch in scratches),
+    )
+
+
+def plan_owned(closed: Sequence[Step], roots: Sequence[QName], replayed: Sequence[QName] = ()) -> tuple[Step, ...]:
+    """The owned protocol: the closed one while nobody commits; rows of `replayed` sources come from their landing files."""
+    return (
+        *(Step("hold commits", root) for root in roots),
+        *(Step("replay", source) for source in replayed),
+        *closed,
+        *(Step("drop replay", source) for source in replayed),
+        *(Step("release commits", root) for root in reversed(roots)),
     )
 
 
 Layer = tuple[QName, Sequence[Object], QName]  # a target, its views, and the scratch for all of them
 
 
-def plan_gated(catalog: Catalog, layers: Sequence[Layer], roots: Iterable[QName]) -> tuple[Step, ...]:
-    """The gated protocol for a target, and behind it, under the same gate, for targets that are computed from it."""
+def plan_gated(
+    catalog: Catalog, layers: Sequence[Layer], roots: Iterable[QName], *, cold_first: bool = False
+) -> tuple[Step, ...]:
+    """The gated protocol for a target, and behind it, under the same gate, for targets that are computed from it.
+
+    With `cold_first` it is the whole protocol: source partitions that rest are computed before merges are held.
+    """
     gates = list(roots)
     target, views, _ = layers[0]
     online = [view for view in views if can_prebuild(catalog, view)]
@@ -106,10 +154,12 @@ def plan_gated(catalog: Catalog, layers: Sequence[Layer], roots: Iterable[QName]
     return (
         *(Step("settle", root) for root in gates),
         *(Step("scratch", scratch) for scratch in scratches),
+        *(Step("prebuild cold", view.name) for view in online if cold_first),
         *(Step("hold merges", source) for source in held),
         *(Step("prebuild", view.name) for view in online),
         *(Step("shut gate", root) for root in gates),
         Step("drain", target),
+        *(Step("recheck", root) for root in gates),
         *(Step("complete", view.name) for view in online),
         *(Step("build", view.name) for view in late),
         Step("publish", target),
@@ -140,25 +190,24 @@ def find_downstream(catalog: Catalog, target: QName) -> tuple[QName, ...]:
     return tuple(sorted(wanted, key=order.index))
 
 
-def last_of_kind(steps: Sequence[Step], at: int) -> int:
-    """Where the run of steps of one kind ends that begins at a position.
+def notes_of(steps: Sequence[Step]) -> dict[int, int]:
+    """Before which steps the journal is told, and up to which step that note speaks: those that leave something behind.
 
-    >>> last_of_kind([Step("drain", QName("a", "b")), Step("drain", QName("a", "c")), Step("publish", QName("a", "b"))], 0)
-    1
+    >>> name = QName("a", "b")
+    >>> notes_of([Step(kind, name) for kind in ("settle", "scratch", "hold merges", "drain", "shut gate", "publish")])
+    {1: 2, 4: 4}
     """
-    while at + 1 < len(steps) and steps[at + 1].kind == steps[at].kind:
-        at += 1
-    return at
+    notes: dict[int, int] = {}
+    for at, step in enumerate(steps):
+        if step.kind in _INVERSE:
+            follows = at > 0 and steps[at - 1].kind in _INVERSE
+            notes[next(reversed(notes)) if follows else at] = at
+    return notes
 
 
 def undo_of(steps: Sequence[Step]) -> tuple[Step, ...]:
     """The way back from steps that were begun; every step of it is a no-op where there is nothing to undo."""
-    inverse: dict[StepKind, StepKind] = {
-        "shut gate": "open gate",
-        "hold merges": "release merges",
-        "scratch": "drop scratch",
-    }
-    back = [Step(inverse[step.kind], step.name) for step in reversed(steps) if step.kind in inverse]
+    back = [Step(_INVERSE[step.kind], step.name) for step in reversed(steps) if step.kind in _INVERSE]
     return tuple(sorted(back, key=lambda step: step.kind != "open gate"))  # writers first
 
 
@@ -176,11 +225,18 @@ def decode_steps(text: str) -> tuple[Step, ...]:
 
 
 def choose_protocol(
-    wanted: Protocol, *, gates: Sequence[Object], quiet_seconds: float | None, busy_within: float = 120.0
+    wanted: Protocol,
+    *,
+    gates: Sequence[Object],
+    quiet_seconds: float | None,
+    whole: bool = False,
+    busy_within: float = 120.0,
 ) -> tuple[Protocol, str]:
     """The protocol of a window and the reason in a sentence; `quiet_seconds` since its last insert, None: none is known."""
     if wanted != "auto":
         return wanted, "asked for"
+    if whole and all(gate.engine.endswith("MergeTree") for gate in gates):
+        return "whole", "no window was named, so all of the target is computed before writers are stopped for a moment"
     if quiet_seconds is None or quiet_seconds > busy_within:
         quiet = "no insert is known" if quiet_seconds is None else f"no insert for {quiet_seconds:.0f} s"
         return "closed", f"{quiet}, so writers need not be stopped"

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
-from chmv_assets.core.lint import ttl_days
+from chmv_assets.core.lint import oldest_kept
 from chmv_assets.core.measures import LeftOut, is_repeatable, read_simple_type, read_state_type
 from chmv_assets.core.model import Object, ViewFacts, family
 from chmv_assets.core.names import QName, quote_identifier, quote_string
@@ -161,11 +161,8 @@ def eaten_by_ttl(table: Object, window: Window | None, now: datetime) -> str:
 
     Without a window all of the past is asked for, so any TTL takes part of it.
     """
-    days = ttl_days(table.ttl)
-    if days is None:
-        return ""
-    since = now - timedelta(days=days)
-    if window is not None and window.start >= since:
+    since = oldest_kept(table, now)
+    if since is None or (window is not None and window.start >= since):
         return ""
     asked = f"the window starts {window.start:%Y-%m-%d %H:%M}" if window is not None else "the whole table is asked for"
     return f"{asked} but {table.name} keeps rows only since {since:%Y-%m-%d %H:%M} (TTL {table.ttl})"

@@ -62,6 +62,7 @@ class ObjectSettings:
     owners: tuple[str, ...] | None = None
     group: str | None = None
     protocol: Protocol | None = None
+    allow_empty: bool | None = None
     description: str | None = None
     tags: tuple[tuple[str, str], ...] | None = None
 
@@ -80,6 +81,7 @@ class ObjectPolicy:
     cadence: Unit | None = None
     landing: Landing | None = None
     group: str | None = None
+    allow_empty: bool = False  # a rebuild may delete a window for which the views give nothing any more
     description: str | None = None
     tags: tuple[tuple[str, str], ...] = ()
 
@@ -200,7 +202,11 @@ _TABLE: dict[str, Reader] = _COMMON | {
     "start": values.read_date,
     "cadence": values.read_cadence,
 }
-_OBJECT: dict[Section, dict[str, Reader]] = {"sources": _TABLE, "targets": _TABLE, "views": _COMMON}
+_OBJECT: dict[Section, dict[str, Reader]] = {
+    "sources": _TABLE,
+    "targets": _TABLE | {"allow_empty": values.read_flag},
+    "views": _COMMON,
+}
 _NESTED = ("defaults", *SECTIONS)
 
 

@@ -16,9 +16,11 @@ from typing import Literal, TypeVar
 from chmv_assets.core.cadence import UNITS, Unit, cadence_name
 
 Protocol = Literal["auto", "closed", "gated", "fenced", "owned", "whole"]
+FeedChoice = Literal["auto", "pushdown", "replay"]
 LandingFormat = Literal["parquet", "jsonl", "csv"]
 ExtraColumns = Literal["refuse", "ignore"]
 PROTOCOLS: tuple[Protocol, ...] = ("auto", "closed", "gated", "fenced", "owned", "whole")
+FEEDS: tuple[FeedChoice, ...] = ("auto", "pushdown", "replay")
 LANDING_FORMATS: tuple[LandingFormat, ...] = ("parquet", "jsonl", "csv")
 EXTRA_COLUMNS: tuple[ExtraColumns, ...] = ("refuse", "ignore")
 
@@ -156,6 +158,13 @@ def read_cadence(value: object) -> Unit:
     raise BadValueError(
         "settings-cadence", f"one of {', '.join(names)}", todo=nearest(str(value), names) if value else ""
     )
+
+
+def read_flag(value: object) -> bool:
+    """Yes or no."""
+    if isinstance(value, bool):
+        return value
+    raise BadValueError("settings-flag", "true or false", todo="Write it without quotes.")
 
 
 def read_rate(value: object) -> float:

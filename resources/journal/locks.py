@@ -61,9 +61,22 @@ class Locks:
         holder = f"{owner}#{secrets.token_hex(4)}"  # two takers of the same name are still two
         seen, _, now_us = self._read(name)
         wanted = plan_acquire(seen, holder, now_us, _micros(lease_seconds))
-        if wanted is None or not self._create(name, wanted):
+        if wanted is None:
             return None
-        return HeldLock(name, holder, wanted, started + lease_seconds)
+        try:
+            won = self._create(name, wanted)
+        except BaseException as error:
+            if not isinstance(error, Exception):  # interrupted: nobody would know that we hold it
+                self._give_back(name, wanted)
+            raise
+        return HeldLock(name, holder, wanted, started + lease_seconds) if won else None
+
+    def _give_back(self, name: str, wanted: LockState) -> None:
+        """Release a generation if it was created and is ours; its owner's name is unique."""
+        with suppress(ServerError):
+            seen, _, _ = self._read(name)
+            if seen == wanted:
+                self._create(name, plan_release(wanted))
 
     def acquire(
         self, name: str, owner: str, *, lease_seconds: float = DEFAULT_LEASE_SECONDS, wait_seconds: float = 0.0

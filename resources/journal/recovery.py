@@ -87,7 +87,7 @@ def drop_leftovers(journal: Journal, source: QName) -> list[StagingTable]:
 
 def finish_all(journal: Journal, *, sleep: Callable[[float], None] = time.sleep) -> list[BatchRecord]:
     """Checkpoint replay: finish every batch that is staged, oldest first; a direct one waits in its files for its ingest."""
-    staged = [one for one in journal.read_batches(limit=100_000, status="staged") if not is_direct(one)]
+    staged = [one for one in journal.read_batches(status="staged") if not is_direct(one)]
     return [finish_batch(journal, record.source, record.batch, sleep=sleep) for record in reversed(staged)]
 
 

@@ -31,6 +31,7 @@ from chmv_assets.core.journal_schema import (
     write_applied,
 )
 from chmv_assets.core.names import QName
+from chmv_assets.core.rebuild_journal import RebuildRecord, decode_rebuild, read_rebuilds
 from chmv_assets.core.versions import VersionAllocator
 from chmv_assets.core.watermarks import Watermark, decode_watermark, read_watermarks, write_watermarks
 from chmv_assets.core.windows import Window
@@ -101,9 +102,17 @@ class Journal:
         rows = self._rows(read_batch(source, batch, self.cluster))
         return decode_batch(rows[0]) if rows else None
 
-    def read_batches(self, limit: int = 1000, status: BatchStatus | None = None) -> list[BatchRecord]:
-        """The newest batches; none if there is no journal yet. Creates nothing."""
-        return [decode_batch(row) for row in self._rows_if_any(read_batches(self.cluster, limit, status))]
+    def read_batches(
+        self, limit: int | None = None, *, source: QName | None = None, status: BatchStatus | None = None
+    ) -> list[BatchRecord]:
+        """All batches (of a source, of a status) or the newest so many; none if there is no journal yet. Creates nothing."""
+        statement = read_batches(self.cluster, source=source, status=status, limit=limit)
+        return [decode_batch(row) for row in self._rows_if_any(statement)]
+
+    def read_rebuilds(self, limit: int, *, target: str = "") -> list[RebuildRecord]:
+        """Rebuilds (of a target), those that need a look first, then the newest; none if there is no journal. Creates nothing."""
+        statement = read_rebuilds(None, self.cluster, limit, target)
+        return [decode_rebuild(row) for row in self._rows_if_any(statement)]
 
     def note_batch(
         self,

@@ -9,13 +9,14 @@ from __future__ import annotations
 import secrets
 from dataclasses import replace
 
-from chmv_assets.core.errors import RebuildDisturbed
+from chmv_assets.core.errors import RebuildDisturbed, RebuildRefused
 from chmv_assets.core.model import Object
-from chmv_assets.core.rebuild_journal import RebuildRecord, write_rebuild
+from chmv_assets.core.rebuild_journal import RebuildRecord, RebuildStatus, write_rebuild
 from chmv_assets.core.rebuild_plan import find_roots
 from chmv_assets.core.settings_values import Protocol
 from chmv_assets.core.windows import Window
 from resources.journal import Journal
+from resources.rebuild.barrier import deliver, require_delivered
 from resources.rebuild.recovery import clear_unverified
 from resources.rebuild.result import Published
 from resources.rebuild.settle import settle
@@ -34,8 +35,10 @@ def publish_closed(
     From the swap to the last comparison the journal says so: who dies in between may have lost rows that came at that moment.
     """
     started = bench.clock()
-    for root in find_roots(bench.catalog, target.name):
+    roots = find_roots(bench.catalog, target.name)
+    for root in roots:
         settle(bench, journal, root)
+    require_delivered(bench, roots, deliver(bench, roots))
     record = RebuildRecord(
         rebuild_id=secrets.token_hex(6), target=target.name, window=window_key(window), protocol=protocol,
         status="running", steps=(), step=0, version=journal.versions.next(), owner=journal.owner,
@@ -52,12 +55,16 @@ def publish_closed(
             continue
         if not swapped:
             journal.run(write_rebuild(record, journal.cluster))
-        changed = bench.swap(target, window, [share.scratch for share in shares])
+        try:
+            changed = bench.swap(target, window, [share.scratch for share in shares])
+        except RebuildRefused:  # it refuses before it changes anything
+            if not swapped:
+                _note(journal, record, "rolled_back")
+            raise
         swapped = True
         bench.drain()
         if [bench.block_state(view, window) for view in views] == fences:
-            done = replace(record, status="published", version=journal.versions.next(above=record.version))
-            journal.run(write_rebuild(done, journal.cluster))
+            _note(journal, record, "published")
             clear_unverified(journal, target.name, record.window)
             after = sum(state.rows for state in bench.target_states(target, window))
             bench.forget(target, window)
@@ -66,6 +73,11 @@ def publish_closed(
                 seconds=bench.clock() - started, shares_reused=sum(share.reused for share in shares),
             )  # fmt: skip
     raise _disturbed(target, window, swapped)
+
+
+def _note(journal: Journal, record: RebuildRecord, status: RebuildStatus) -> None:
+    done = replace(record, status=status, version=journal.versions.next(above=record.version))
+    journal.run(write_rebuild(done, journal.cluster))
 
 
 def _disturbed(target: Object, window: Window | None, swapped: bool) -> RebuildDisturbed:

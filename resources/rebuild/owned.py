@@ -46,7 +46,7 @@ def publish_owned(
                     journal, commit_lock(root), lease_seconds=bench.lease_seconds, wait_seconds=COMMIT_WAIT_SECONDS
                 )
             )
-        staged = [one for one in journal.read_batches(10_000, status="staged") if one.source in roots]
+        staged = [one for root in roots for one in journal.read_batches(source=root, status="staged")]
         if staged:
             raise RebuildRefused(
                 f"source {staged[0].source}: found batch {staged[0].batch} of {staged[0].owner} half committed but wanted none. Its driver "

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from chmv_assets.core.errors import ChmvError
 from chmv_assets.core.gate import GATE_PREFIX, read_gates
 from chmv_assets.core.names import QName
 from chmv_assets.core.rebuild_journal import (
@@ -21,6 +22,7 @@ from chmv_assets.core.rebuild_journal import (
 )
 from resources.executor import Executor
 from resources.journal import Journal
+from resources.rebuild.fence_recovery import resume, resume_if_free
 from resources.rebuild.undo import open_gate, undo
 
 _LEASE_SECONDS = 10.0  # opening a gate and dropping tables; who dies meanwhile is not waited for any longer
@@ -30,6 +32,10 @@ def recover_rebuilds(executor: Executor, journal: Journal) -> list[RebuildRecord
     """Roll back every rebuild whose owner is gone; gives what was rolled back."""
     recovered: list[RebuildRecord] = []
     for record in _read(journal, "running"):
+        if record.protocol == "fenced":  # rows may wait in its shadow: it is finished, never rolled back
+            if finished := _finish_other(executor, journal, record):
+                recovered.append(finished)
+            continue
         held = journal.locks.try_acquire(lease_name(record.target), journal.owner, _LEASE_SECONDS)
         if held is None:
             continue
@@ -39,6 +45,15 @@ def recover_rebuilds(executor: Executor, journal: Journal) -> list[RebuildRecord
             journal.locks.release(held)
     _remove_expired_gates(executor, journal)
     return recovered
+
+
+def _finish_other(executor: Executor, journal: Journal, record: RebuildRecord) -> RebuildRecord | None:
+    """Finish a fenced rebuild of somebody; one that cannot be finished now keeps its shadow and holds up nobody else."""
+    try:
+        return resume_if_free(executor, journal, record)
+    except ChmvError as error:
+        executor.log(f"{record.target}: the fenced rebuild {record.rebuild_id} could not be finished yet: {error}")
+        return None
 
 
 def recover_target(executor: Executor, journal: Journal, target: QName) -> list[RebuildRecord]:
@@ -62,7 +77,9 @@ def _read(journal: Journal, status: RebuildStatus) -> list[RebuildRecord]:
 
 
 def _roll_back(executor: Executor, journal: Journal, record: RebuildRecord) -> RebuildRecord:
-    if record.protocol == "gated":
+    if record.protocol == "fenced":
+        return resume(executor, journal, record)
+    if record.protocol in ("gated", "whole"):
         executor.log(f"{record.target}: rolling back rebuild {record.rebuild_id} of {record.owner}")
         undo(executor, record.rebuild_id, record.steps[: record.step + 1], journal.cluster)
         status: RebuildStatus = "rolled_back"

@@ -5,7 +5,9 @@ from __future__ import annotations
 from chmv_assets.core.errors import RebuildRefused, ServerError
 from chmv_assets.core.gate import read_in_doubt
 from chmv_assets.core.names import QName
+from chmv_assets.core.own_tables import on_cluster
 from resources.journal import Journal
+from resources.rebuild.barrier import require_every_replica
 from resources.rebuild.workbench import Workbench
 
 IN_DOUBT_SECONDS = 3600
@@ -15,6 +17,7 @@ _MISSING = frozenset({60, 81})
 
 def settle(bench: Workbench, journal: Journal, root: QName) -> None:
     """Wait until no insert into a source is in doubt, or refuse."""
+    require_every_replica(bench, root)
     deadline = bench.clock() + SETTLE_SECONDS
     while problem := find_in_doubt(journal, root):
         if bench.clock() > deadline:
@@ -27,14 +30,18 @@ def settle(bench: Workbench, journal: Journal, root: QName) -> None:
 
 def find_in_doubt(journal: Journal, root: QName) -> str:
     """What is in doubt in a source, as a few words; nothing if all is settled."""
-    staged = [one for one in journal.read_batches(10_000, status="staged") if one.source == root]
-    if staged:
+    if staged := journal.read_batches(source=root, status="staged"):
         return f"batch {staged[0].batch} of ours is being committed"
+    return find_failed(journal, root)
+
+
+def find_failed(journal: Journal, root: QName) -> str:
+    """An insert that failed after it had written to a source and was not repeated, as a few words."""
     server = journal.server
-    server.command("SYSTEM FLUSH LOGS query_log, part_log")
+    server.command(f"SYSTEM FLUSH LOGS{on_cluster(journal.cluster)} query_log, part_log")
     values = {"database": root.database, "table": root.table, "seconds": IN_DOUBT_SECONDS}
     try:
-        rows = server.rows(read_in_doubt(), values)
+        rows = server.rows(read_in_doubt(journal.cluster), values)
     except ServerError as error:
         if error.code not in _MISSING:  # without these logs nobody can tell, and most servers have them
             raise

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from chmv_assets.core.catalog import Catalog
+from chmv_assets.core.ddl_reader import view_of_inner
 from chmv_assets.core.errors import RebuildRefused, ServerError
 from chmv_assets.core.model import Object, family
 from chmv_assets.core.names import QName
@@ -32,14 +33,16 @@ from resources.introspect import (
     PartitionState,
     describe_select,
     fetch_columns,
-    fetch_existing,
     fetch_free_bytes,
+    fetch_inner_table,
     fetch_part_names,
     fetch_partitions,
     fetch_running_inserts,
     select_states,
 )
 from resources.journal.lease import LEASE_SECONDS
+from resources.rebuild.scratch_parts import merge_aside
+from resources.rebuild.swap import forget, swap
 from resources.scratch_marks import ScratchMarks
 
 DRAIN_SECONDS = 60.0
@@ -77,6 +80,9 @@ class Workbench:
     clock: Callable[[], float] = time.monotonic
     lease_seconds: float = LEASE_SECONDS
     archives: dict[QName, QName] = field(default_factory=dict)  # source → table with its replayed rows
+    may_empty: Callable[[QName], bool] = lambda _target: (
+        False
+    )  # whether a window may be deleted that has no rows any more
     _shapes: dict[tuple[QName, QName], Shape] = field(default_factory=dict)
     _server_zone: str = ""
     _marks: ScratchMarks | None = None
@@ -85,6 +91,10 @@ class Workbench:
     def marks(self) -> ScratchMarks:
         self._marks = self._marks or ScratchMarks(self.executor)
         return self._marks
+
+    @property
+    def cluster(self) -> str:
+        return self.executor.cluster
 
     @property
     def server_zone(self) -> str:
@@ -105,7 +115,9 @@ class Workbench:
         self.executor.create_like(scratch, feed.target.name)
         made_of = [[view.digest, feed.target.digest, str(feed.archive or "")], self.source_state(feed)]
         done = self.marks.read(scratch, window)
-        states = self.states(scratch, feed.target, partitions)
+        held = self.real_name(feed.target.name)
+        found = fetch_partitions(self.executor.server, [scratch, held])
+        states = self.of_window(found.get(scratch, ()), feed.target, partitions)
         if done == _mark(made_of, states):
             rows = sum(state.rows for state in states)
             return ScratchResult(
@@ -113,17 +125,27 @@ class Workbench:
             )
         for state in states:
             self.executor.drop_partition(scratch, state.partition_id)
-        self.check_room(feed)
+        self.check_room(feed, self.of_window(found.get(held, ()), feed.target, partitions))
         self.fill(feed, scratch)
         states = self.states(scratch, feed.target, partitions)
         self.marks.write(scratch, window, _mark(made_of, states))
         rows = sum(state.rows for state in states)
         return ScratchResult(view=view.name, scratch=scratch, rows=rows, seconds=self.clock() - started, reused=False)
 
-    def fill(self, feed: Feed, scratch: QName, parts: Sequence[str] | None = None) -> None:
-        """Insert a view's share into a scratch; with `parts`, only what these parts of the source give.
+    def fill(
+        self,
+        feed: Feed,
+        scratch: QName,
+        parts: Sequence[str] | None = None,
+        *,
+        partitions: Sequence[str] | None = None,
+        is_new: bool = False,
+        in_haste: bool = False,
+    ) -> None:
+        """Insert a view's share into a scratch; with `parts` or `partitions`, only what these of the source give.
 
         A share that does not fit into memory is computed in pieces of time, smaller and smaller, where its class allows that.
+        A scratch that `is_new` has no parts yet; who is `in_haste` (behind a gate) does not wait for its merges.
         """
         session = self.session(feed.view)
         sql = self._render(feed, scratch, session)
@@ -131,11 +153,17 @@ class Workbench:
         self.executor.stop_merges(scratch)  # parts of a statement that fails must be told from the others
         pieces = 1
         while True:
-            before = fetch_part_names(self.executor.server, scratch)
+            before = () if is_new else fetch_part_names(self.executor.server, scratch)
             try:
                 for piece in split_feed(feed, pieces, self.timezone):
-                    filtered = with_parts(piece.source_filter, parts)
+                    if (
+                        piece.source_filter != feed.source_filter and not before
+                    ):  # with parts of others they cannot be told apart
+                        self._merge_aside(scratch, feed.target)
+                    filtered = with_parts(piece.source_filter, parts, partitions)
                     self.executor.insert_select(scratch, sql, feed.reads, filtered, session)
+                if not in_haste:
+                    self._merge_aside(scratch, feed.target)
                 return
             except ServerError as error:
                 if error.code != _MEMORY_LIMIT or not may_split or feed.source_time is None or pieces >= MAX_PIECES:
@@ -144,11 +172,14 @@ class Workbench:
             pieces *= _PIECES_STEP
             self.executor.log(f"{feed.view.name}: out of memory, going on in {pieces} pieces")
 
+    def _merge_aside(self, scratch: QName, target: Object) -> None:
+        merge_aside(self.executor, scratch, target, self.sleep, self.clock)
+
     def _render(self, feed: Feed, scratch: QName, session: str) -> str:
         """The INSERT of a share; what it takes to know the columns is asked once per publication (`begin`)."""
         key = (feed.view.name, feed.reads)
         if key not in self._shapes:
-            stored = fetch_columns(self.executor.server, feed.target.name)
+            stored = fetch_columns(self.executor.server, self.real_name(feed.target.name))
             takes = [name for name, _, kind in stored if kind not in ("MATERIALIZED", "ALIAS")]
             self._shapes[key] = (takes, describe_select(self.executor.server, feed.select, session))
         held, outputs = self._shapes[key]
@@ -157,12 +188,30 @@ class Workbench:
     def begin(self) -> None:
         """Forget what was asked for an earlier publication: tables may have changed since."""
         self._shapes.clear()
+        self.executor.real_names.clear()
 
-    def check_room(self, feed: Feed) -> None:
-        """Refuse to fill the disk: a scratch may become as large as what it replaces."""
-        states = self.target_states(feed.target, feed.window)
+    def real_name(self, name: QName) -> QName:
+        """What a table is called on the server; a hidden inner table is asked for once per publication."""
+        made = self.catalog.objects.get(name)
+        if made is None or made.kind != "inner_table":
+            return name
+        known = self.executor.real_names
+        if name not in known:
+            view = view_of_inner(name)
+            found = fetch_inner_table(self.executor.server, view)
+            if found is None:
+                raise RebuildRefused(
+                    f"view {view}: found no inner table of it on the server but wanted one. It was not created yet, or has a target of "
+                    "its own there. Compare its DDL with the server's (`chmv check --live`)."
+                )
+            known[name] = found
+        return known[name]
+
+    def check_room(self, feed: Feed, states: Sequence[PartitionState] | None = None) -> None:
+        """Refuse to fill the disk: a scratch may become as large as what it replaces (`states`, if they are known)."""
+        states = self.target_states(feed.target, feed.window) if states is None else states
         wanted = _HEADROOM * sum(state.bytes_on_disk for state in states)
-        free = fetch_free_bytes(self.executor.server, feed.target.name)
+        free = fetch_free_bytes(self.executor.server, self.real_name(feed.target.name))
         if free is not None and free < wanted:
             raise RebuildRefused(
                 f"target {feed.target.name}: {free / 1e9:.1f} GB are free on its disk but wanted {wanted / 1e9:.1f} GB for a second copy of "
@@ -189,11 +238,19 @@ class Workbench:
         trigger = self.catalog.trigger_of(view.name)
         archive = self.archives.get(trigger) if trigger is not None else None
         zones = self.timezone, self.server_zone
-        return plan_feed(self.catalog, view, covered, *zones, self.now(), archive), partitions
+        feed = plan_feed(self.catalog, view, covered, *zones, self.now(), archive)
+        self.real_name(feed.target.name)
+        return feed, partitions
 
     def states(self, table: QName, target: Object, partitions: Sequence[ChPartition]) -> tuple[PartitionState, ...]:
         """The partitions of a table of the target's shape that belong to the window; all of them without a window."""
-        states = fetch_partitions(self.executor.server, [table]).get(table, ())
+        held = self.real_name(table)
+        return self.of_window(fetch_partitions(self.executor.server, [held]).get(held, ()), target, partitions)
+
+    def of_window(
+        self, states: tuple[PartitionState, ...], target: Object, partitions: Sequence[ChPartition]
+    ) -> tuple[PartitionState, ...]:
+        """Those that belong to a window of a target; all of them without one."""
         scheme = self.catalog.schemes.get(target.name)
         if not partitions or scheme is None:
             return states
@@ -212,31 +269,43 @@ class Workbench:
         if not feed.source.engine.endswith("MergeTree"):
             return []
         states = fetch_partitions(self.executor.server, [feed.source.name]).get(feed.source.name, ())
-        scheme = self.catalog.schemes.get(feed.source.name)
-        facts = self.catalog.facts[feed.view.name]
-        if (
-            feed.window is not None and feed.source_filter and scheme is not None
-            and facts.time_source is not None and facts.time_source.column == scheme.column
-        ):  # fmt: skip
-            overlap = ch_partitions(feed.window, scheme, self.timezone, server_timezone=self.server_zone)
-            states = select_states(states, scheme, overlap)
+        states = self.overlapping(feed, states)
         if family(feed.source.engine) == "plain":
             return [state.fingerprint for state in states]
         # Merges of a Summing or Replacing source drop rows without changing what it says; only blocks tell of inserts.
         return [(state.partition_id, 0, state.max_block, state.data_version) for state in states]
 
+    def overlapping(self, feed: Feed, states: Sequence[PartitionState]) -> tuple[PartitionState, ...]:
+        """The source's partitions that can hold rows of a share: all of them where its time column does not tell."""
+        scheme = self.catalog.schemes.get(feed.source.name)
+        facts = self.catalog.facts[feed.view.name]
+        if (
+            feed.window is None or not feed.source_filter or scheme is None
+            or facts.time_source is None or facts.time_source.column != scheme.column
+        ):  # fmt: skip
+            return tuple(states)
+        overlap = ch_partitions(feed.window, scheme, self.timezone, server_timezone=self.server_zone)
+        return select_states(states, scheme, overlap)
+
+    def catch_up(self, source: Object) -> None:
+        """Let this replica of a source have what the others have written; any other table is never behind."""
+        if source.engine.startswith("Replicated"):
+            self.executor.sync_replica(source.name)
+
     def block_state(self, view: Object, window: Window | None) -> list[tuple[str, int, int, int]]:
         feed, _ = self.feed(view, window)
+        self.catch_up(feed.source)
         return self.source_state(feed)
 
     def quiet_state(self, view: Object, window: Window | None) -> list[tuple[str, int, int, int]]:
         state = self.block_state(view, window)
         self.drain()
+        self.catch_up(self.feed(view, window)[0].source)  # a block that another replica got earlier and wrote later
         return state
 
     def drain(self, limit_seconds: float = DRAIN_SECONDS) -> None:
         """Wait until every insert that runs now has ended."""
-        waiting = fetch_running_inserts(self.executor.server)
+        waiting = fetch_running_inserts(self.executor.server, self.cluster)
         deadline = self.clock() + limit_seconds
         while waiting:
             if self.clock() > deadline:
@@ -245,60 +314,21 @@ class Workbench:
                     "Try again when they have ended (system.processes shows them)."
                 )
             self.sleep(0.1)
-            waiting &= fetch_running_inserts(self.executor.server)
+            waiting &= fetch_running_inserts(self.executor.server, self.cluster)
 
-    def swap(self, target: Object, window: Window | None, scratches: Sequence[QName]) -> tuple[str, ...]:
+    def swap(
+        self,
+        target: Object,
+        window: Window | None,
+        scratches: Sequence[QName],
+        before_chunk: Callable[[], None] = lambda: None,
+    ) -> tuple[str, ...]:
         """Publish what the scratches hold together; partitions that became empty go."""
-        scheme = self.catalog.schemes.get(target.name)
-        _, partitions = covered_window(scheme, window, self.timezone, self.server_zone)
-        by_share = [
-            {s.partition_id for s in self.states(scratch, target, partitions) if s.rows} for scratch in scratches
-        ]
-        ready = sorted(set().union(*by_share))
-        stale = sorted({s.partition_id for s in self.target_states(target, window)} - set(ready))
-        if not ready and stale:
-            self._refuse_emptying(target)
-        source = scratches[0]
-        if len(scratches) > 1 and ready:
-            source = scratch_name(target.name, None)
-            self.executor.drop_table(source)
-            self.executor.create_like(source, target.name)
-            for scratch, ids in zip(scratches, by_share, strict=True):
-                for partition_id in sorted(ids):
-                    self.executor.attach_partition_from(source, partition_id, scratch)
-        for partition_id in ready:
-            self.executor.replace_partition(target.name, partition_id, source)
-        for partition_id in stale:
-            self.executor.drop_partition(target.name, partition_id)
-        if len(scratches) > 1:
-            self.executor.drop_table(scratch_name(target.name, None))
-        return tuple(ready + stale)
-
-    def _refuse_emptying(self, target: Object) -> None:
-        """Rows in the target and none in the source: more likely the source lost them than that they never were."""
-        views = self.catalog.views_into(target.name)
-        sources = [name for view in views if (name := self.catalog.trigger_of(view.name)) is not None]
-        raise RebuildRefused(
-            f"target {target.name}: holds rows for this window but its views give none from {', '.join(map(str, sources))}. "
-            "Publishing would delete them. If they are really to go, DROP the partition by hand; else replay from the archive."
-        )
+        return swap(self, target, window, scratches, before_chunk)
 
     def forget(self, target: Object, window: Window | None) -> None:
-        """Shares of a published window are not needed any more; a scratch table without parts goes."""
-        scheme = self.catalog.schemes.get(target.name)
-        _, partitions = covered_window(scheme, window, self.timezone, self.server_zone)
-        shares = [scratch_name(target.name, view.name) for view in self.catalog.views_into(target.name)]
-        union = scratch_name(target.name, None)  # left by one that died inside its swap
-        there = fetch_existing(self.executor.server, [*shares, union])
-        if union in there:
-            self.executor.drop_table(union)
-        for scratch in (share for share in shares if share in there):
-            if self.marks.read(scratch, window):
-                self.marks.forget(scratch, window)
-            for state in self.states(scratch, target, partitions):
-                self.executor.drop_partition(scratch, state.partition_id)
-            if not fetch_partitions(self.executor.server, [scratch]):
-                self.executor.drop_table(scratch)
+        """Shares of a published window are not needed any more."""
+        forget(self, target, window)
 
 
 def _mark(made_of: object, states: Sequence[PartitionState]) -> str:

@@ -6,9 +6,8 @@ No postponed annotations needed here; everything goes through `build_definitions
 from __future__ import annotations
 
 import re
-import secrets
+import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import dagster as dg
 import pytest
 from clickhouse_connect.driver.client import Client
+from dagster_site import RANGE, Site, open_site
 
 from chmv_assets.core.statements import SourceFile, split_statements
 from chmv_assets.definitions import build_definitions
@@ -41,60 +41,33 @@ start: "2026-10-01"
 sources:
   {db}.hits: {event_time: at, arrival: arrived}
 """
-RANGE = "dagster/asset_partition_range_"
 
 
-@dataclass
-class Site:
+class HitsSite(Site):
     """A location over a small pipeline with rows on 1 to 5 October 2026, ten per day, and some today."""
-
-    client: Client
-    database: str
-    definitions: dg.Definitions
-    instance: dg.DagsterInstance
-
-    def key(self, table: str) -> dg.AssetKey:
-        return dg.AssetKey([self.database, table])
-
-    def run(self, *tables: str, **options: Any) -> dg.ExecuteInProcessResult:
-        job = self.definitions.resolve_implicit_global_asset_job_def()
-        return job.execute_in_process(
-            instance=self.instance, asset_selection=[self.key(t) for t in tables], raise_on_error=False, **options
-        )
 
     def metadata(self, result: dg.ExecuteInProcessResult, table: str) -> dict[str | None, Mapping[str, Any]]:
         """Metadata of each materialization, by partition."""
         events = result.asset_materializations_for_node(f"{self.database}__{table}")
         return {e.partition: {k: v.value for k, v in e.metadata.items()} for e in events}
 
-    def rows(self, sql: str) -> list[tuple[Any, ...]]:
-        return [tuple(row) for row in self.client.query(sql.replace("{db}", self.database)).result_rows]
-
 
 @pytest.fixture
-def site(configured: EngineInfo, clickhouse: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    monkeypatch.setenv("CHMV_CACHE_DIR", str(tmp_path / "cache"))
-    database = f"site_{secrets.token_hex(3)}"
-    folder = tmp_path / "ddl"
-    folder.mkdir()
-    (folder / "all.sql").write_text(DDL.replace("{db}", database))
-    (folder / "chmv.yaml").write_text(SETTINGS.replace("{db}", database))
-    clickhouse.command(f"CREATE DATABASE {database}")
-    for statement in split_statements(SourceFile(path="x", text=DDL.replace("{db}", database)))[0]:
-        clickhouse.command(statement.text)
-    clickhouse.command(
-        f"INSERT INTO {database}.hits SELECT toDateTime('2026-10-01 00:00:00', 'UTC') + number * 8640, "
-        "'p' || toString(number % 3), 5, '2026-10-07 00:00:00' FROM numbers(50)"
-    )
-    for verb in ("REFRESH", "WAIT"):  # else its target shows the empty table of its creation
-        clickhouse.command(f"SYSTEM {verb} VIEW {database}.top_mv")
-    with dg.DagsterInstance.ephemeral() as instance:
-        yield Site(clickhouse, database, build_definitions(load_pipeline(folder)), instance)
-    clickhouse.command(f"DROP DATABASE {database} SYNC")
+def site(
+    configured: EngineInfo, clickhouse: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[HitsSite]:
+    with open_site(HitsSite, clickhouse, tmp_path, monkeypatch, DDL, SETTINGS) as made:
+        made.command(
+            "INSERT INTO {db}.hits SELECT toDateTime('2026-10-01 00:00:00', 'UTC') + number * 8640, "
+            "'p' || toString(number % 3), 5, '2026-10-07 00:00:00' FROM numbers(50)"
+        )
+        for verb in ("REFRESH", "WAIT"):  # else its target shows the empty table of its creation
+            made.command(f"SYSTEM {verb} VIEW {{db}}.top_mv")
+        yield made
 
 
-def test_target_partition_is_rebuilt(site: Site) -> None:
-    site.client.command(f"ALTER TABLE {site.database}.daily DROP PARTITION ID '20261003'")
+def test_target_partition_is_rebuilt(site: HitsSite) -> None:
+    site.command("ALTER TABLE {db}.daily DROP PARTITION ID '20261003'")
     result = site.run("daily", partition_key="2026-10-03")
     assert result.success
     assert site.rows("SELECT day, sum(hits) FROM {db}.daily GROUP BY day ORDER BY day") == site.rows(
@@ -110,7 +83,7 @@ def test_target_partition_is_rebuilt(site: Site) -> None:
     }  # fmt: skip
 
 
-def test_view_then_target_use_one_scratch(site: Site) -> None:
+def test_view_then_target_use_one_scratch(site: HitsSite) -> None:
     result = site.run("daily_mv", "daily", partition_key="2026-10-02")
     assert result.success
     assert site.metadata(result, "daily_mv")["2026-10-02"]["chmv/rows"] == 3
@@ -123,8 +96,8 @@ def test_view_then_target_use_one_scratch(site: Site) -> None:
 
 
 @pytest.mark.parametrize("last", ["2026-10-02", "2026-10-04"])
-def test_range_run_has_metadata_of_its_own_per_partition(site: Site, last: str) -> None:
-    site.client.command(f"INSERT INTO {site.database}.daily SELECT * FROM {site.database}.daily")
+def test_range_run_has_metadata_of_its_own_per_partition(site: HitsSite, last: str) -> None:
+    site.command("INSERT INTO {db}.daily SELECT * FROM {db}.daily")
     result = site.run("daily", tags={RANGE + "start": "2026-10-02", RANGE + "end": last})
     assert result.success
     wanted = [f"2026-10-0{day}" for day in range(2, int(last[-1]) + 1)]
@@ -138,7 +111,7 @@ def test_range_run_has_metadata_of_its_own_per_partition(site: Site, last: str) 
     assert [day for day, _ in doubled] == [day for day in range(1, 6) if f"2026-10-0{day}" not in wanted]
 
 
-def test_source_is_observed_and_not_touched(site: Site) -> None:
+def test_source_is_observed_and_not_touched(site: HitsSite) -> None:
     before = site.rows("SELECT sum(cityHash64(*)) FROM {db}.hits")
     result = site.run("hits", tags={RANGE + "start": "2026-10-05", RANGE + "end": "2026-10-06"})
     assert result.success
@@ -153,33 +126,80 @@ def test_source_is_observed_and_not_touched(site: Site) -> None:
     assert site.rows("SELECT sum(cityHash64(*)) FROM {db}.hits") == before
 
 
-def test_open_month_can_be_launched(site: Site) -> None:
+def test_open_month_can_be_launched(site: HitsSite) -> None:
     now = datetime.now(timezone.utc)
-    site.client.command(f"INSERT INTO {site.database}.hits (at, page, ms) VALUES (now(), 'p9', 1)")
-    site.client.command(f"INSERT INTO {site.database}.monthly VALUES (today(), 5)")
+    site.command("INSERT INTO {db}.hits (at, page, ms) VALUES (now(), 'p9', 1)")
+    site.command("INSERT INTO {db}.monthly VALUES (today(), 5)")
     result = site.run("monthly_mv", "monthly", partition_key=f"{now:%Y-%m}-01")
     assert result.success
     assert site.rows("SELECT sum(hits) FROM {db}.monthly WHERE toYYYYMM(day) = toYYYYMM(today())") == [(1,)]
 
 
-def test_refreshable_view_is_refreshed_and_its_target_observed(site: Site) -> None:
-    site.client.command(f"TRUNCATE TABLE {site.database}.top")
+def test_refreshable_view_is_refreshed_and_its_target_observed(site: HitsSite) -> None:
+    site.command("TRUNCATE TABLE {db}.top")
     result = site.run("top_mv", "top")
     assert result.success
     assert site.rows("SELECT sum(hits) FROM {db}.top") == [(50,)]
     assert site.metadata(result, "top")[None]["dagster/row_count"] == 3
 
 
-def test_unpartitioned_target_is_rebuilt_as_a_whole(site: Site) -> None:
-    site.client.command(f"INSERT INTO {site.database}.pages VALUES ('p0', 1000)")
+def told_of(result: dg.ExecuteInProcessResult) -> str:
+    """The sentence that a run failed with."""
+    (failure,) = [event for event in result.all_events if event.is_step_failure]
+    data = failure.step_failure_data.user_failure_data
+    assert data is not None
+    return str(data.description)
+
+
+def test_refresh_that_fails_or_does_nothing_is_no_success(site: HitsSite) -> None:
+    site.command("DROP TABLE {db}.top_mv SYNC")
+    site.command(
+        "CREATE MATERIALIZED VIEW {db}.top_mv REFRESH EVERY 1 DAY TO {db}.top AS "
+        "SELECT page, sum(hits) + throwIf(count() > 0, 'no such luck') AS hits FROM {db}.daily GROUP BY page"
+    )
+    failed = told_of(site.run("top_mv"))
+    assert "view site_" in failed and "no such luck" in failed and "wanted a refresh that succeeded" in failed
+    assert "Stack trace" not in failed and "\n" not in failed
+    site.command("DROP TABLE {db}.top_mv SYNC")
+    site.command(
+        "CREATE MATERIALIZED VIEW {db}.top_mv REFRESH EVERY 1 DAY TO {db}.top AS SELECT page, sum(hits) AS hits FROM {db}.daily GROUP BY page"
+    )
+    site.command("SYSTEM WAIT VIEW {db}.top_mv")
+    site.command("SYSTEM STOP VIEW {db}.top_mv")
+    time.sleep(1.1)  # the server keeps whole seconds
+    stopped = told_of(site.run("top_mv"))  # the server itself says nothing: waiting for a stopped view returns at once
+    assert "status Disabled" in stopped and "SYSTEM START VIEW" in stopped
+    site.command("SYSTEM START VIEW {db}.top_mv")
+    done = site.run("top_mv")
+    assert done.success
+    assert site.metadata(done, "top_mv")[None]["chmv/rows_written"] == 3
+
+
+def test_tags_of_a_run_choose_protocol_and_feed(site: HitsSite) -> None:
+    options: dict[str, Any] = {"partition_key": "2026-10-03"}
+    gated = site.run("daily", tags={"chmv/protocol": "gated"}, **options)
+    found = site.metadata(gated, "daily")["2026-10-03"]
+    assert (found["chmv/protocol"], found["chmv/why"]) == ("gated", "asked for")
+    assert found["chmv/gate_seconds"] > 0
+    assert "wanted a landing archive" in told_of(site.run("daily", tags={"chmv/feed": "replay"}, **options))
+    unknown = told_of(site.run("daily", tags={"chmv/protocol": "gently"}, **options))
+    assert unknown.startswith("run tag chmv/protocol: found 'gently' but wanted one of settings, auto, closed, gated")
+    site.command("TRUNCATE TABLE {db}.hits")
+    assert "--allow-empty" in told_of(site.run("daily", **options))
+    assert site.run("daily", tags={"chmv/allow_empty": "true"}, **options).success
+    assert site.rows("SELECT count() FROM {db}.daily WHERE day = '2026-10-03'") == [(0,)]
+
+
+def test_unpartitioned_target_is_rebuilt_as_a_whole(site: HitsSite) -> None:
+    site.command("INSERT INTO {db}.pages VALUES ('p0', 1000)")
     result = site.run("pages")
     assert result.success
     assert site.rows("SELECT sum(total) FROM {db}.pages") == [(50,)]
     assert site.metadata(result, "pages")[None]["chmv/total_rows_after"] == 3
 
 
-def test_refused_rebuild_fails_with_our_sentence(site: Site) -> None:
-    site.client.command(f"TRUNCATE TABLE {site.database}.hits")
+def test_refused_rebuild_fails_with_our_sentence(site: HitsSite) -> None:
+    site.command("TRUNCATE TABLE {db}.hits")
     result = site.run("daily", partition_key="2026-10-03")
     assert not result.success
     (failure,) = [event for event in result.all_events if event.is_step_failure]
@@ -191,7 +211,7 @@ def test_refused_rebuild_fails_with_our_sentence(site: Site) -> None:
     assert site.rows("SELECT sum(hits) FROM {db}.daily WHERE day = '2026-10-03'") == [(10,)]
 
 
-def test_server_that_is_not_there_fails_with_our_sentence(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_that_is_not_there_fails_with_our_sentence(site: HitsSite, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHMV_CLICKHOUSE_URL", "http://127.0.0.1:9")
     for table, options in {
         "daily": {"partition_key": "2026-10-03"},
@@ -210,7 +230,7 @@ Checks = Callable[[], dict[tuple[str, str], dg.AssetCheckEvaluation]]
 
 
 @pytest.fixture
-def checks(site: Site) -> Checks:
+def checks(site: HitsSite) -> Checks:
     def run() -> dict[tuple[str, str], dg.AssetCheckEvaluation]:
         job = site.definitions.resolve_job_def("checks_job")
         result = job.execute_in_process(instance=site.instance)
@@ -220,7 +240,7 @@ def checks(site: Site) -> Checks:
     return run
 
 
-def test_checks_are_green_on_a_fresh_server(site: Site, checks: Checks) -> None:
+def test_checks_are_green_on_a_fresh_server(site: HitsSite, checks: Checks) -> None:
     found = checks()
     assert {pair: e.description for pair, e in found.items() if not e.passed} == {}
     views = {"daily_mv", "monthly_mv", "pages_mv"}
@@ -228,14 +248,14 @@ def test_checks_are_green_on_a_fresh_server(site: Site, checks: Checks) -> None:
     assert set(found) >= {(v, "view_is_hooked") for v in views} | {(t, "live_ddl_equals_declared") for t in every}
 
 
-def test_checks_name_what_drifted(site: Site, checks: Checks) -> None:
+def test_checks_name_what_drifted(site: HitsSite, checks: Checks) -> None:
     for statement in (
         "ALTER TABLE {db}.daily ADD COLUMN extra UInt8",
         "DROP TABLE {db}.monthly_mv SYNC",
         "DROP TABLE {db}.pages_mv SYNC",
         "CREATE MATERIALIZED VIEW {db}.pages_mv TO {db}.pages AS SELECT page, count() AS total FROM {db}.daily GROUP BY page",
     ):
-        site.client.command(statement.replace("{db}", site.database))
+        site.command(statement)
     red = {pair: str(e.description) for pair, e in checks().items() if not e.passed}
     assert set(red) == {
         ("daily", "live_ddl_equals_declared"),

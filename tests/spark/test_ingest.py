@@ -224,7 +224,7 @@ def test_parquet_goes_directly_and_its_bad_rows_to_quarantine(site: Site) -> Non
     report = site.ingester("parquet").run(str(site.landing))
     assert (report.summary.rows_read, report.summary.rows_quarantined) == (51, 3)
     assert report.reasons == {"ms: out of range for UInt16": 2, "page: null, but it is not Nullable": 1}
-    (batch,) = [one for one in Journal(site.server).read_batches() if one.source == QName(site.database, "hits")]
+    (batch,) = Journal(site.server).read_batches(source=QName(site.database, "hits"))
     assert batch.slices[0].attempt.startswith("direct:500000:") and batch.rows == site.count() == 48
     site.assert_target_equals_its_query()
     found = site.client.query(

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -13,18 +11,15 @@ from typing import Any
 import dagster as dg
 import pytest
 from clickhouse_connect.driver.client import Client
+from dagster_site import RANGE, Site, open_site
 from pyspark.sql import SparkSession
 
-from chmv_assets.core.statements import SourceFile, split_statements
-from chmv_assets.definitions import build_definitions
 from chmv_assets.jobs import ingest_run_config
-from chmv_assets.pipeline import load_pipeline
 from resources.engine import EngineInfo
 from resources.spark import SparkResource
 
 FIRST = datetime(2026, 11, 9, 10, 0, tzinfo=timezone.utc)
 SECOND = FIRST + timedelta(days=1)
-RANGE = "dagster/asset_partition_range_"
 DDL = """
 CREATE TABLE {db}.hits (at DateTime64(3, 'UTC'), page LowCardinality(String), ms UInt16,
     arrived DateTime64(6, 'UTC') DEFAULT now64(6)) ENGINE = MergeTree PARTITION BY toYYYYMMDD(at) ORDER BY at
@@ -45,25 +40,16 @@ sources:
 """
 
 
-@dataclass
-class Site:
-    """A location with one landing, and the instance that its runs are told to."""
+class LandingSite(Site):
+    """A location with one landing."""
 
-    client: Client
-    database: str
-    landing: Path
-    definitions: dg.Definitions
-    instance: dg.DagsterInstance
-
-    def key(self, table: str) -> dg.AssetKey:
-        return dg.AssetKey([self.database, table])
+    @property
+    def landing(self) -> Path:
+        return self.folder.parent / "landing" / "hits"
 
     def materialize(self, table: str, **options: Any) -> dict[str | None, Mapping[str, Any]]:
         """Run one asset; gives the metadata of each materialization, by partition."""
-        result = self.definitions.resolve_implicit_global_asset_job_def().execute_in_process(
-            instance=self.instance, asset_selection=[self.key(table)], **options
-        )
-        return _by_partition(result)
+        return _by_partition(self.run(table, raise_on_error=True, **options))
 
     def ingest(self) -> dg.ExecuteInProcessResult:
         job = self.definitions.resolve_job_def("ingest_job")
@@ -75,8 +61,8 @@ class Site:
         (self.landing / name).write_text("\n".join(lines) + "\n")
 
     def rows_per_day(self) -> dict[str, int]:
-        found = self.client.query(f"SELECT toString(toDate(at)) AS day, count() FROM {self.database}.hits GROUP BY day")
-        return {str(day): int(rows) for day, rows in found.result_rows}
+        found = self.rows("SELECT toString(toDate(at)) AS day, count() FROM {db}.hits GROUP BY day")
+        return {str(day): int(rows) for day, rows in found}
 
 
 def _by_partition(result: dg.ExecuteInProcessResult) -> dict[str | None, Mapping[str, Any]]:
@@ -91,21 +77,10 @@ def _plain(found: Any) -> Any:
 @pytest.fixture
 def site(
     configured: EngineInfo, clickhouse: Client, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Site]:
-    monkeypatch.setenv("CHMV_CACHE_DIR", str(tmp_path / "cache"))
+) -> Iterator[LandingSite]:
     monkeypatch.setenv("CHMV_LANDING_ROOT", str(tmp_path))
-    database = f"asset_{secrets.token_hex(3)}"
-    ddl = tmp_path / "ddl"
-    ddl.mkdir()
-    (ddl / "all.sql").write_text(DDL.replace("{db}", database))
-    (ddl / "chmv.yaml").write_text(SETTINGS.replace("{db}", database))
-    clickhouse.command(f"CREATE DATABASE {database}")
-    for statement in split_statements(SourceFile(path="x", text=DDL.replace("{db}", database)))[0]:
-        clickhouse.command(statement.text)
-    with dg.DagsterInstance.ephemeral() as instance:
-        definitions = build_definitions(load_pipeline(ddl))
-        yield Site(clickhouse, database, tmp_path / "landing" / "hits", definitions, instance)
-    clickhouse.command(f"DROP DATABASE {database} SYNC")
+    with open_site(LandingSite, clickhouse, tmp_path, monkeypatch, DDL, SETTINGS) as made:
+        yield made
 
 
 def hit(at: datetime, lateness_seconds: float = 10, **more: object) -> dict[str, object]:
@@ -113,7 +88,9 @@ def hit(at: datetime, lateness_seconds: float = 10, **more: object) -> dict[str,
     return {"at": at.isoformat(), "page": "p", "ms": 5, "arrived": arrived.isoformat(), **more}
 
 
-def test_materializing_a_source_partition_loads_its_files_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_materializing_a_source_partition_loads_its_files_once(
+    site: LandingSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
     site.write("first.jsonl", hit(FIRST), hit(FIRST, 400), hit(FIRST, 4000), "{broken")
     site.write("second.jsonl", hit(SECOND))
     ((key, found),) = site.materialize("hits", partition_key="2026-11-09").items()
@@ -151,14 +128,14 @@ def test_materializing_a_source_partition_loads_its_files_once(site: Site, monke
     assert site.rows_per_day() == {"2026-11-09": 3, "2026-11-10": 1}
 
 
-def test_missing_landing_folder_is_an_observation(site: Site) -> None:
-    site.client.command(f"INSERT INTO {site.database}.hits (at, page, ms) VALUES ('2026-11-09 10:00:00', 'p', 1)")
+def test_missing_landing_folder_is_an_observation(site: LandingSite) -> None:
+    site.command("INSERT INTO {db}.hits (at, page, ms) VALUES ('2026-11-09 10:00:00', 'p', 1)")
     found = site.materialize("hits", partition_key="2026-11-09")["2026-11-09"]
     assert found["chmv/ingest"] == "no new files: there is no such folder"
     assert found["dagster/partition_row_count"] == 1
 
 
-def test_ingest_job_fills_every_partition_that_received_rows(site: Site) -> None:
+def test_ingest_job_fills_every_partition_that_received_rows(site: LandingSite) -> None:
     site.write("mixed.jsonl", hit(FIRST), hit(FIRST, 4000), hit(SECOND))
     site.write("old.jsonl", hit(datetime(2020, 1, 1, tzinfo=timezone.utc)))  # before the first partition
     result = site.ingest()
@@ -177,7 +154,7 @@ def test_ingest_job_fills_every_partition_that_received_rows(site: Site) -> None
     assert site.rows_per_day() == {"2020-01-01": 1, "2026-11-09": 2, "2026-11-10": 1}
 
 
-def test_target_partition_shows_its_watermark(site: Site) -> None:
+def test_target_partition_shows_its_watermark(site: LandingSite) -> None:
     site.write("first.jsonl", hit(FIRST), hit(FIRST + timedelta(hours=2)))
     site.ingest()
     found = site.materialize("daily", partition_key="2026-11-09")["2026-11-09"]
@@ -186,7 +163,7 @@ def test_target_partition_shows_its_watermark(site: Site) -> None:
     assert [one["source"] for one in found["chmv/watermarks"]] == [f"{site.database}.hits"]
 
 
-def test_landing_that_is_refused_fails_the_run_with_the_reason(site: Site) -> None:
+def test_landing_that_is_refused_fails_the_run_with_the_reason(site: LandingSite) -> None:
     site.write("bad.jsonl", "{broken", "{broken", hit(FIRST))
     with pytest.raises(dg.Failure, match=r"2 of 3 rows .* are bad but wanted at most 50\.00%"):
         site.ingest()

@@ -46,7 +46,13 @@ from resources.rebuild import Rebuilder, settle
 MERGES_STOPPED = 236
 DEAD_LEASE, LEASE = 1.0, 4.0  # seconds; the lease of one that dies has to end before anybody goes on
 VERIFIED: tuple[Protocol, ...] = ("closed", "owned")  # they look afterwards whether somebody came in between
-KNOWN: tuple[Protocol, ...] = ("closed", "gated", "owned", "auto")  # these may not refuse without a reason of ours
+KNOWN: tuple[Protocol, ...] = (
+    "closed",
+    "gated",
+    "owned",
+    "whole",
+    "auto",
+)  # these may not refuse without a reason of ours
 NO_DEEDS: Mapping[Moment, Callable[[], None]] = MappingProxyType({})
 Draft = tuple[date, int, int, str, int]  # day, second, id, country, amount
 Outcome = Literal["done", "dead", "refused"]
@@ -62,6 +68,7 @@ class RebuildStage(RuleBasedStateMachine):
         self.mortal = MortalServer(endpoint)  # the rebuilds'
         self.model = Model()
         self.sent: list[Insert] = []  # what may be sent again and must then change nothing
+        self.forgotten: set[str] = set()  # tokens from before the end of a fenced rebuild
         self.doubt: Insert | None = None  # failed half way, to be sent again
         self.damaged: set[tuple[str, str]] = set()  # target, partition
         self.unpublished: set[tuple[str, Window]] = set()  # what a dead rebuild left for the next one of that window
@@ -132,6 +139,7 @@ class RebuildStage(RuleBasedStateMachine):
             for insert in done:
                 self.model.add(insert)
                 self.sent.append(insert)
+            self.forgotten |= {insert.token for insert in done}  # the rebuild beside them may have been a fenced one
         assert not broken and not thread.is_alive(), broken
 
     def disturbance(self, target: str, day: date, deed: str, rows: list[Draft]) -> Callable[[], None]:
@@ -173,7 +181,7 @@ class RebuildStage(RuleBasedStateMachine):
 
         rebuilder = Rebuilder(
             Executor(self.mortal, log=lambda _line: None), self.catalog, "UTC", lambda: datetime.now(UTC),
-            lease_seconds=lease_seconds, sleep=lambda seconds: time.sleep(min(seconds, 0.05)),
+            lease_seconds=lease_seconds, sleep=lambda seconds: time.sleep(min(seconds, 0.05)), fence_lead_seconds=0.4,
         )  # fmt: skip
         node = self.catalog.objects[QName(self.db, target)]
         windows = {target: window} | ({"monthly": window_of("monthly", window.start.date(), 1)} if chain else {})
@@ -199,6 +207,8 @@ class RebuildStage(RuleBasedStateMachine):
             return "refused"  # a slow machine; it was to die anyway
         finally:
             self.mortal.reset()
+            if protocol == "fenced":
+                self.forgotten |= {insert.token for insert in self.sent}
         assert not in_doubt, "rebuilt although an insert was in doubt"
         self.unpublished.discard((target, window))
         for name, its_window in windows.items():

@@ -86,7 +86,8 @@ class RebuildMachine(RebuildStage):
     @precondition(lambda self: self.sent)
     @rule(at=st.integers(0, 99))
     def insert_again(self, at: int) -> None:
-        self.try_insert(self.server, self.sent[at % len(self.sent)])
+        if known := [one for one in self.sent if one.token not in self.forgotten]:
+            self.try_insert(self.server, known[at % len(known)])
 
     @precondition(lambda self: self.doubt is None)
     @rule(rows=drafts)
@@ -170,8 +171,9 @@ class RebuildMachine(RebuildStage):
         if outcome == "dead" and protocol not in KNOWN:
             self.recover()  # a protocol that keeps fresh rows apart may need that
         if len(self.sent) > known:
-            if (
-                outcome == "dead" and protocol != "gated"
+            if outcome == "dead" and protocol not in (
+                "gated",
+                "whole",
             ):  # swapped, perhaps, and nobody looked afterwards: then it is noted
                 touched = {(table, partition) for partition in partitions_of(table, window)} - self.damaged
                 assert self.is_pending() or not self.wrong(table) & {partition for _, partition in touched}

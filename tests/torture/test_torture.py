@@ -123,6 +123,49 @@ def test_nothing_is_lost_or_doubled_and_readers_never_see_it(
     )
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+def test_fenced_rebuilds_are_exact_and_no_writer_is_refused(
+    fire: Callable[[str], Fire], monkeypatch: pytest.MonkeyPatch, shape: str
+) -> None:
+    """Sources stamp arrivals; only the first target of a chain can be fenced, those behind it must stay exact."""
+    text, sources, targets = SHAPES[shape]
+    stamped = text.replace("(d Date, id UInt64)", "(d Date, id UInt64, arrival DateTime64(3) MATERIALIZED now64(3))")
+    monkeypatch.setitem(SHAPES, shape, (stamped, sources, targets))
+    site = fire(shape)
+    rebuilder = site.rebuilder()
+    rebuilder.fence_lead_seconds = 1.0
+    deadline = time.monotonic() + SECONDS
+    rebuilds = 0
+    with under_fire(site):
+        while time.monotonic() < deadline or not rebuilds:
+            rebuilder.publish(site.catalog.objects[QName(site.database, targets[0])], HOT, "fenced")
+            rebuilds += 1
+    for target in site.targets:
+        assert account(site, target) == Account(lost=0, doubled=0, foreign=0), target
+    assert site.wrong_reads == {} and site.refusals == 0
+    print(f"{shape}, fenced: {rebuilds} rebuilds, {len(site.sent)} rows, {site.reads} reads")
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_whole_targets_are_exact_under_writers(
+    fire: Callable[[str], Fire], monkeypatch: pytest.MonkeyPatch, shape: str
+) -> None:
+    """Everything is taken for resting, although nothing rests: late rows must be told from computed ones all the time."""
+    monkeypatch.setattr("resources.rebuild.whole.BUSY_SECONDS", -1.0)
+    site = fire(shape)
+    rebuilder = site.rebuilder()
+    deadline = time.monotonic() + SECONDS
+    published = []
+    with under_fire(site):
+        while time.monotonic() < deadline or len(published) < len(site.targets):
+            target = site.targets[len(published) % len(site.targets)]
+            published.append(rebuilder.publish(site.catalog.objects[QName(site.database, target)], None))
+    for target in site.targets:
+        assert account(site, target) == Account(lost=0, doubled=0, foreign=0), target
+    assert site.wrong_reads == {}
+    assert {one.protocol for one in published} == {"whole"} and len(site.sent) > 100
+
+
 def test_chain_is_rebuilt_behind_one_gate(fire: Callable[[str], Fire]) -> None:
     site = fire("chain of three")
     rebuilder = site.rebuilder()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from journal_driver import COLUMNS, EXACT, ROWS, TASKS, Killed, MortalServer, drive, facts, recover, run_all, stage
 
-from chmv_assets.core.batches import Slice, plan_commit, staging_name
+from chmv_assets.core.batches import BATCHES, Slice, plan_commit, staging_name
 from chmv_assets.core.errors import JournalRefused, ServerError
 from chmv_assets.core.names import QName
 from resources.clickhouse import Server
@@ -109,6 +109,25 @@ def test_of_two_drivers_that_move_the_same_batch_one_is_told(server: Server, sou
         Slow(server, owner="slow").note_batch(source, "raced", "staged", slices=[Slice(0, "slow", 1)])
     present = Journal(server).read_batch(source, "raced")
     assert present is not None and present.slices == (Slice(0, "fast", 1),)
+
+
+def test_batches_are_read_by_source_and_status_and_only_a_limit_leaves_any_out(server: Server, source: QName) -> None:
+    journal = Journal(server)
+    mine, other = (QName(source.database, name) for name in ("mine", "it's `another`"))
+    server.command(
+        f"INSERT INTO {BATCHES.sql} (batch_id, source, status, version) SELECT toString(number), {{source:String}}, 'committed', 1 "
+        "FROM numbers(1100)",
+        {"source": str(mine)},
+    )
+    journal.note_batch(mine, "open", "staged", slices=[Slice(0, "a", 1)])
+    journal.note_batch(other, "theirs", "staged", slices=[Slice(0, "a", 1)])
+    assert len(journal.read_batches(source=mine)) == 1_101
+    assert [one.batch for one in journal.read_batches(source=mine, status="staged")] == ["open"]
+    assert [one.batch for one in journal.read_batches(source=other)] == ["theirs"]
+    assert [one.batch for one in journal.read_batches(2)] == ["theirs", "open"]
+    for name in (mine, other):  # what is staged would be in doubt for other tests
+        for record in journal.read_batches(source=name, status="staged"):
+            journal.note_batch(name, record.batch, "failed")
 
 
 def test_garbage_is_collected_by_age_and_owner_but_never_of_staged_batches(server: Server, source: QName) -> None:

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import os
+import secrets
+import signal
+import threading
 import time
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 from journal_driver import run_all
@@ -34,6 +40,44 @@ def test_a_lock_is_held_by_one_and_its_token_rises(server: Server, lock: str) ->
         "SELECT count() FROM system.tables WHERE database = 'chmv' AND comment LIKE {c:String}", {"c": f"%{lock}%"}
     )
     assert kept[0][0] <= 9
+
+
+class Interrupted(Server):
+    """A connection on which Ctrl-C comes right after a statement was done."""
+
+    armed = True
+
+    def command(
+        self, sql: str, parameters: Mapping[str, Any] | None = None, settings: Mapping[str, Any] | None = None
+    ) -> str:
+        done = super().command(sql, parameters, settings)
+        if self.armed:
+            self.armed = False
+            raise KeyboardInterrupt
+        return done
+
+
+def test_a_lock_is_given_back_by_who_is_interrupted_while_taking_it(server: Server, lock: str) -> None:
+    with Interrupted(server.endpoint) as connection, pytest.raises(KeyboardInterrupt):
+        Locks(connection).acquire(lock, "hasty")
+    locks = Locks(server)
+    assert locks.holder(lock) == ""
+    assert locks.release(locks.acquire(lock, "next"))
+
+
+def test_a_statement_ends_on_the_server_when_who_waits_for_it_is_interrupted(server: Server) -> None:
+    word = secrets.token_hex(8)
+    sql = f"INSERT INTO FUNCTION null('x UInt8') SELECT sleepEachRow(0.1) AS x FROM numbers(100) WHERE '{word}' != ''"
+    timer = threading.Timer(0.7, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        server.command(sql, settings={"max_block_size": 1, "function_sleep_max_microseconds_per_block": 0})
+    timer.join()
+    running = server.rows(
+        "SELECT count() FROM system.processes WHERE position(query, {w:String}) > 0 AND query_kind = 'Insert'",
+        {"w": word},
+    )
+    assert running == [(0,)]
 
 
 def test_the_lease_of_a_crashed_owner_ends(server: Server, lock: str) -> None:

@@ -63,3 +63,36 @@ def test_disk_is_not_filled(big: Pipe, monkeypatch: pytest.MonkeyPatch, left_ove
     with pytest.raises(RebuildRefused, match=r"0\.0 GB are free on its disk but wanted"):
         big.publish(day("2026-07-05"))
     assert len(left_over()) <= 1
+
+
+CROWDED = DDL.replace(
+    "ORDER BY (d, id)", "ORDER BY (d, id) SETTINGS parts_to_delay_insert = 20, parts_to_throw_insert = 30"
+)
+MANY_BLOCKS: dict[str, Any] = {
+    **BOUNDS,
+    "max_block_size": 1000,
+    "min_insert_block_size_rows": 1000,
+    "min_insert_block_size_bytes": 0,
+    "max_insert_threads": 1,
+    "group_by_two_level_threshold": 1,
+    "group_by_two_level_threshold_bytes": 1,
+}
+
+
+@pytest.mark.parametrize("protocol", ["closed", "gated"])
+def test_share_of_very_many_parts_is_merged_aside_before_it_meets_the_writers(
+    clickhouse: Client, server: Server, database: str, left_over: Callable[[], list[str]], protocol: Protocol
+) -> None:
+    """Published as they were written, its parts would be above the limits from which inserts into the target fail."""
+    text = CROWDED.replace("{db}", database).replace("{case}", f"crowded_{protocol}")
+    pipe = Pipe(clickhouse, server, database, f"crowded_{protocol}", apply_ddl(clickhouse, text))
+    pipe.protocol = protocol
+    pipe.run(
+        "INSERT INTO {db}.{case}_source SELECT toDateTime('2026-07-05 00:00:00', 'UTC') + number % 86400, number FROM numbers(200000)"
+    )
+    pipe.publish(day("2026-07-05"), executor=Executor(server, log=pipe.logged.append, bounds=MANY_BLOCKS))
+    assert any("parts in one partition, merging them to 10" in line for line in pipe.logged), pipe.logged
+    pipe.run("INSERT INTO {db}.{case}_source VALUES ('2026-07-05 01:00:00', 5)")
+    found = server.rows(f"SELECT count(), sum(n), max(n) FROM {pipe.name('target').sql} FINAL")
+    assert found == [(200_000, 200_001, 2)]
+    assert left_over() == []

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,13 @@ from typing import Any
 import dagster as dg
 import pytest
 from click.testing import CliRunner
-from reconcile_bench import Bench, bench_of
+from dagster_site import Site, open_site
+from reconcile_bench import Bench
 
 from chmv_assets.cli.main import main
 from chmv_assets.core.names import QName
 from chmv_assets.core.watermarks import BatchOutcome, Watermark, advance
 from chmv_assets.core.windows import window_of_key
-from chmv_assets.definitions import build_definitions
-from chmv_assets.pipeline import load_pipeline
 from chmv_assets.reconcile_check import Verdict
 from resources.clickhouse import Server
 from resources.engine import EngineInfo
@@ -40,19 +38,10 @@ CHECK = "target_matches_source"
 
 
 @dataclass
-class Place:
-    bench: Bench
-    folder: Path
-    definitions: dg.Definitions
-    instance: dg.DagsterInstance
+class Place(Site):
+    """A location whose tables are damaged through its bench."""
 
-    def key(self, table: str) -> dg.AssetKey:
-        return dg.AssetKey([self.bench.database, table])
-
-    def materialize(self, *tables: str, **options: Any) -> dg.ExecuteInProcessResult:
-        job = self.definitions.resolve_implicit_global_asset_job_def()
-        keys = [self.key(table) for table in tables]
-        return job.execute_in_process(instance=self.instance, asset_selection=keys, raise_on_error=False, **options)
+    bench: Bench = field(init=False)
 
     def check(self, table: str, **tags: str) -> tuple[bool, dg.AssetCheckEvaluation]:
         """Run the check alone."""
@@ -77,30 +66,23 @@ def only(result: dg.ExecuteInProcessResult, table: str) -> dg.AssetCheckEvaluati
 def place(
     configured: EngineInfo, clickhouse: Any, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Place]:
-    monkeypatch.setenv("CHMV_CACHE_DIR", str(tmp_path / "cache"))
-    database = f"place_{secrets.token_hex(3)}"
-    folder = tmp_path / "ddl"
-    folder.mkdir()
-    (folder / "all.sql").write_text(DDL.replace("{db}", database))
-    (folder / "chmv.yaml").write_text(SETTINGS.replace("{db}", database))
-    clickhouse.command(f"CREATE DATABASE {database}")
-    bench = bench_of(clickhouse, server, database, DDL)
-    bench.run(
-        "INSERT INTO {db}.hits SELECT toDateTime('2026-10-01 00:00:00', 'UTC') + number * 8640, 'p' || toString(number % 3) FROM numbers(50)"
-    )
-    with dg.DagsterInstance.ephemeral() as instance:
-        yield Place(bench, folder, build_definitions(load_pipeline(folder)), instance)
-    clickhouse.command(f"DROP DATABASE {database} SYNC")
+    with open_site(Place, clickhouse, tmp_path, monkeypatch, DDL, SETTINGS) as made:
+        made.bench = Bench(clickhouse, server, made.pipeline.catalog, made.database)
+        made.command(
+            "INSERT INTO {db}.hits SELECT toDateTime('2026-10-01 00:00:00', 'UTC') + number * 8640, "
+            "'p' || toString(number % 3) FROM numbers(50)"
+        )
+        yield made
 
 
 def test_the_check_runs_after_its_target_for_the_partitions_of_the_run(place: Place) -> None:
     place.bench.run("INSERT INTO {db}.daily SELECT * FROM {db}.daily")
-    result = place.materialize("daily", partition_key="2026-10-03")
+    result = place.run("daily", partition_key="2026-10-03")
     found = only(result, "daily")
     assert result.success and found.passed and found.blocking
     assert found.description == "1 window(s) equal, 3 keys."
     span = {"dagster/asset_partition_range_start": "2026-10-01", "dagster/asset_partition_range_end": "2026-10-02"}
-    found = only(place.materialize("daily", tags=span), "daily")
+    found = only(place.run("daily", tags=span), "daily")
     assert found.passed and found.metadata["chmv/windows"].value == 2
 
 
@@ -126,7 +108,7 @@ def test_the_check_knows_whether_its_target_was_materialized(
         return Verdict(passed=True, severity=dg.AssetCheckSeverity.WARN, description="", metadata={})
 
     monkeypatch.setattr("chmv_assets.asset_checks.judge_target", judge)
-    place.materialize(*tables, partition_key="2026-10-03")
+    place.run(*tables, partition_key="2026-10-03")
     place.check("daily", **{"dagster/partition": "2026-10-03"})
     assert told == ([True, False] if tables == ("daily",) else [False])
 
@@ -150,7 +132,7 @@ def test_what_cannot_be_told_is_a_warning_and_blocks_nothing(place: Place) -> No
 
 
 def marks(place: Place) -> dict[tuple[str, str], str]:
-    found = Journal(place.bench.server).read_watermarks(QName(place.bench.database, "hits"))
+    found = Journal(place.bench.server).read_watermarks(QName(place.database, "hits"))
     return {(mark.target_table.table, f"{mark.window_start:%m-%d}"): mark.status for mark in found}
 
 
@@ -162,7 +144,7 @@ def arrive(place: Place, batch: str) -> None:
     def decide(mark: Watermark, version: int) -> Watermark:
         return advance(mark, outcome, "additive", version)
 
-    database = place.bench.database
+    database = place.database
     Journal(place.bench.server).move_watermarks(
         QName(database, "hits"),
         {
@@ -210,7 +192,7 @@ def test_rows_that_arrive_during_the_comparison_keep_the_window_open(
 
 
 def reconcile(place: Place, *arguments: str) -> tuple[int, str]:
-    command = ["reconcile", f"{place.bench.database}.daily", "--ddl", str(place.folder), *arguments]
+    command = ["reconcile", f"{place.database}.daily", "--ddl", str(place.folder), *arguments]
     result = CliRunner().invoke(main, command, catch_exceptions=False)
     return result.exit_code, result.stdout
 

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from chmv_assets.core.capabilities import TableFacts, decide_capability, needed_settings, read_setting, walk_targets
+from chmv_assets.core.capabilities import (
+    TableFacts,
+    decide_capability,
+    decode_capability,
+    needed_settings,
+    read_setting,
+    table_facts,
+    walk_targets,
+)
 from chmv_assets.core.errors import IngestRefused
 from chmv_assets.core.locks import (
     FREE,
@@ -62,6 +70,35 @@ def test_chains_and_diamonds_are_walked_once() -> None:
     hooks = {s: [views["a"], views["b"]], a: [views["c"]], b: [views["c2"], QName("d", "plain_view")]}
     targets = {views["a"]: a, views["b"]: b, views["c"]: c, views["c2"]: c}
     assert sorted(walk_targets(s, hooks, targets)) == sorted([s, a, b, c])
+
+
+def test_a_tables_own_window_comes_before_the_servers_default() -> None:
+    name = QName("d", "t")
+    defaults = {"replicated_deduplication_window": 10000, "replicated_deduplication_window_seconds": 3600}
+    own = table_facts(
+        name, "MergeTree", "MergeTree ORDER BY a SETTINGS non_replicated_deduplication_window = 7", defaults
+    )
+    assert (own.window, own.window_seconds) == (7, None)
+    assert table_facts(name, "MergeTree", "MergeTree ORDER BY a", defaults).window == 0
+    shared = table_facts(name, "ReplicatedMergeTree", "ReplicatedMergeTree ORDER BY a", defaults)
+    assert (shared.window, shared.window_seconds) == (10000, 3600)
+
+
+def test_rows_of_the_server_become_a_judgement_of_the_source_and_what_is_behind_it() -> None:
+    window = "SETTINGS non_replicated_deduplication_window = 10000"
+    tables = [
+        ("d", "s", "MergeTree", f"MergeTree ORDER BY a {window}", [("d", "mv"), ("d", "plain")], "", "", "0"),
+        ("d", "mv", "MaterializedView", "", [], "", "", "17"),
+        ("d", ".inner_id.17", "MergeTree", "MergeTree ORDER BY a", [], "", "", "0"),
+        ("d", "plain", "View", "", [], "", "", "0"),
+        ("d", "elsewhere", "Log", "Log", [], "", "", "0"),
+    ]
+    rows = {"tables": tables, "defaults": [("non_replicated_deduplication_window", 7)]}
+    found = decode_capability(QName("d", "s"), "26.7", **rows, known_settings=[(name,) for name in KNOWN])
+    assert [(one.name.table, one.window) for one in found.tables] == [("s", 10000), (".inner_id.17", 7)]
+    assert found.problems == ("d.`.inner_id.17` remembers 7 blocks, fewer than 10000",)
+    missing = decode_capability(QName("d", "no"), "26.7", **rows, known_settings=[(name,) for name in KNOWN])
+    assert missing.problems == ("there is no such table on the server",)
 
 
 def test_settings_are_read_from_the_settings_clause_only() -> None:

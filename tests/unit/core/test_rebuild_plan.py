@@ -122,18 +122,19 @@ def test_refusals_say_why_and_what_next(made: Catalog, why: str) -> None:
     assert str(caught.value).startswith("view d.v: ")
 
 
-def test_inner_tables_are_refused() -> None:
-    made = build_catalog(
-        [
-            SourceFile(
-                path="x.sql",
-                text="CREATE TABLE d.s (ts DateTime) ENGINE = MergeTree ORDER BY ts;"
-                "CREATE MATERIALIZED VIEW d.v ENGINE = SummingMergeTree ORDER BY day AS SELECT toDate(ts) AS day, count() AS n FROM d.s GROUP BY day",
-            )
-        ]
-    )
-    with pytest.raises(RebuildRefused, match="hidden inner table"):
-        plan(made, None)
+HIDDEN = (
+    "CREATE TABLE d.s (ts DateTime) ENGINE = MergeTree ORDER BY ts;"
+    "CREATE MATERIALIZED VIEW d.v ENGINE = SummingMergeTree ORDER BY day AS SELECT toDate(ts) AS day, count() AS n FROM d.s GROUP BY day;"
+    "CREATE TABLE d.t (n UInt64) ENGINE = SummingMergeTree ORDER BY tuple();"
+    "CREATE MATERIALIZED VIEW d.behind TO d.t AS SELECT sum(n) AS n FROM d.`.inner.v`;"
+)
+
+
+def test_hidden_tables_are_rebuilt_but_not_read() -> None:
+    made = build_catalog([SourceFile(path="x.sql", text=HIDDEN)])
+    assert plan(made, None).target.name == QName("d", ".inner.v")
+    with pytest.raises(RebuildRefused, match="reads the hidden inner table of another view"):
+        plan_feed(made, made.objects[QName("d", "behind")], None, "UTC", "UTC", NOW)
 
 
 def test_view_without_the_time_column_is_refused() -> None:

@@ -64,7 +64,10 @@ def test_the_documented_example_has_no_defects() -> None:
         ),
         targets=(
             (QName("shop", "odd.name"), ObjectSettings(group="experiments")),
-            (QName("shop", "orders_per_hour"), ObjectSettings(event_time="hour", sla_seconds=90, protocol="gated")),
+            (
+                QName("shop", "orders_per_hour"),
+                ObjectSettings(event_time="hour", sla_seconds=90, protocol="gated", allow_empty=True),
+            ),
         ),
         views=(
             (
@@ -102,6 +105,7 @@ def test_a_policy_joins_sections_and_defaults() -> None:
         protocol="gated",
         start=date(2026, 7, 1),
         event_time="hour",
+        allow_empty=True,
     )
     assert settings.policy(QName("shop", "currencies")).start == date(2026, 9, 1)
     assert settings.policy(QName("x", "unheard")).protocol == "auto"
@@ -261,3 +265,11 @@ targets:
     assert "Did you mean serving" in found[0].message
     assert "Did you mean shop.orders" in found[1].message
     assert "Did you mean ordered_at" in found[2].message
+
+
+def test_emptying_is_permitted_per_target_only() -> None:
+    settings, findings = parse_settings_text("targets: {a.b: {allow_empty: true}, a.c: {allow_empty: false}}")
+    assert findings == ()
+    assert [settings.policy(QName("a", table)).allow_empty for table in "bcd"] == [True, False, False]
+    assert defects("sources: {a.b: {allow_empty: true}}") == [("settings-unknown-key", 1)]
+    assert defects("targets: {a.b: {allow_empty: 'yes'}}") == [("settings-flag", 1)]

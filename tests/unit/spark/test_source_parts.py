@@ -17,7 +17,6 @@ from chmv_assets.core.errors import ChmvError, ReadRefused, ServerError, TypeRef
 from chmv_assets.core.names import QName
 from spark_jobs.connection import Retry, read_connection, read_table, run_retrying
 from spark_jobs.filters import build_condition
-from spark_jobs.preflight import table_facts
 from spark_jobs.reader import pick_columns, plan_tasks
 from spark_jobs.tables import Part, TableColumn
 from spark_jobs.types import map_type
@@ -98,18 +97,6 @@ def test_blocks_keep_all_rows_in_order_and_slices_depend_on_row_numbers_alone(
         (part, value) for part, table in cut_blocks(batches, block, slice_rows) for value in table["n"].to_pylist()
     ]
     assert found == [(n // slice_rows, n) for n in range(total)]
-
-
-def test_a_tables_own_window_comes_before_the_servers_default() -> None:
-    name = QName("d", "t")
-    defaults = {"replicated_deduplication_window": 10000, "replicated_deduplication_window_seconds": 3600}
-    own = table_facts(
-        name, "MergeTree", "MergeTree ORDER BY a SETTINGS non_replicated_deduplication_window = 7", defaults
-    )
-    assert (own.window, own.window_seconds) == (7, None)
-    assert table_facts(name, "MergeTree", "MergeTree ORDER BY a", defaults).window == 0
-    shared = table_facts(name, "ReplicatedMergeTree", "ReplicatedMergeTree ORDER BY a", defaults)
-    assert (shared.window, shared.window_seconds) == (10000, 3600)
 
 
 @pytest.mark.parametrize(

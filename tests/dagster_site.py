@@ -1,0 +1,78 @@
+"""A small pipeline as a Dagster location: its objects on the real server, its definitions, and an instance for its runs."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import dagster as dg
+import pytest
+from clickhouse_connect.driver.client import Client
+
+from chmv_assets.core.statements import SourceFile, split_statements
+from chmv_assets.definitions import build_definitions
+from chmv_assets.pipeline import Pipeline, load_pipeline
+
+RANGE = "dagster/asset_partition_range_"
+
+
+@dataclass
+class Site:
+    """One location. Statements and queries name its database `{db}`."""
+
+    client: Client
+    database: str
+    pipeline: Pipeline
+    definitions: dg.Definitions
+    instance: dg.DagsterInstance
+
+    @property
+    def folder(self) -> Path:
+        return self.pipeline.ddl_dir
+
+    def key(self, table: str) -> dg.AssetKey:
+        return dg.AssetKey([self.database, table])
+
+    def run(self, *tables: str, **options: Any) -> dg.ExecuteInProcessResult:
+        """Materialize some assets in one run, which may fail."""
+        job = self.definitions.resolve_implicit_global_asset_job_def()
+        keys = [self.key(table) for table in tables]
+        return job.execute_in_process(
+            instance=self.instance, asset_selection=keys, **{"raise_on_error": False, **options}
+        )
+
+    def command(self, sql: str) -> None:
+        self.client.command(sql.replace("{db}", self.database))
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        return [tuple(row) for row in self.client.query(sql.replace("{db}", self.database)).result_rows]
+
+
+S = TypeVar("S", bound=Site)
+
+
+@contextmanager
+def open_site(
+    kind: type[S], client: Client, folder: Path, monkeypatch: pytest.MonkeyPatch, ddl: str, settings: str
+) -> Iterator[S]:
+    """A location of a DDL text and a settings text in a database of a random name, for the length of a block."""
+    monkeypatch.setenv("CHMV_CACHE_DIR", str(folder / "cache"))
+    database = f"site_{secrets.token_hex(3)}"
+    text = ddl.replace("{db}", database)
+    declared = folder / "ddl"
+    declared.mkdir()
+    (declared / "all.sql").write_text(text)
+    (declared / "chmv.yaml").write_text(settings.replace("{db}", database))
+    client.command(f"CREATE DATABASE {database}")
+    try:
+        for statement in split_statements(SourceFile(path="all.sql", text=text))[0]:
+            client.command(statement.text)
+        pipeline = load_pipeline(declared)
+        with dg.DagsterInstance.ephemeral() as instance:
+            yield kind(client, database, pipeline, build_definitions(pipeline), instance)
+    finally:
+        client.command(f"DROP DATABASE {database} SYNC")
