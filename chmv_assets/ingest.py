@@ -97,7 +97,8 @@ class Ingester:
         started = self.clock()
         probe_capability(self.journal.server, self.source.name).require()
         site = self._site(root)
-        recover_rebuilds(Executor(self.journal.server, log=self.log), self.journal)  # a gate that nobody opens any more
+        executor = Executor(self.journal.server, log=self.log, cluster=self.journal.cluster)
+        recover_rebuilds(executor, self.journal)  # a gate that nobody opens any more
         drop_leftovers(self.journal, self.source.name)
         files = list_files(root, self.landing.format)
         columns, unreadable = self._columns_of(site, files)

@@ -22,7 +22,7 @@ from chmv_assets.core.settings import Landing
 from chmv_assets.core.windows import Window
 from chmv_assets.pipeline import Pipeline
 from resources.clickhouse import Server
-from resources.journal import Journal
+from resources.journal import open_journal
 from resources.landing_root import resolve_root
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def ingest_landing(
         pipeline=pipeline,
         source=node,
         landing=landing,
-        journal=Journal(server),
+        journal=open_journal(server),
         spark=spark,
         log=log,
     )

@@ -6,7 +6,6 @@ already (a run that ingests too) is used and left alone.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import datetime, timezone
@@ -18,7 +17,7 @@ from chmv_assets.core.windows import Window
 from chmv_assets.pipeline import Pipeline
 from resources.clickhouse import Server
 from resources.executor import Executor
-from resources.journal import CLUSTER_VARIABLE, Journal
+from resources.journal import cluster_from_environment, open_journal
 from resources.rebuild import Rebuilder
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ def open_rebuilder(
             return started[0](source, window, archive)
 
         yield Rebuilder(
-            Executor(server, log=log, cluster=os.environ.get(CLUSTER_VARIABLE, "")),
+            Executor(server, log=log, cluster=cluster_from_environment()),
             pipeline.catalog,
             pipeline.settings.timezone,
             lambda: datetime.now(timezone.utc),
@@ -60,4 +59,4 @@ def _start_replayer(stack: ExitStack, pipeline: Pipeline, server: Server, log: C
 
     lazy = LazySession(options_from_environment())
     stack.callback(lazy.stop)
-    return Replayer(pipeline, Journal(server), lazy.session, log)
+    return Replayer(pipeline, open_journal(server), lazy.session, log)

@@ -7,7 +7,6 @@ that stands between it and the source. How windows are compared is in `resources
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -22,7 +21,7 @@ from chmv_assets.core.watermarks import Watermark, seal
 from chmv_assets.core.windows import Window, periods, window_of_key
 from chmv_assets.pipeline import Pipeline
 from resources.clickhouse import Server
-from resources.journal import CLUSTER_VARIABLE, Journal
+from resources.journal import Journal, open_journal
 from resources.journal.store import Decide
 from resources.reconcile import Reconciled, Reconciler
 from resources.reconcile_windows import newest_closed
@@ -48,29 +47,30 @@ def judge_target(
     pipeline: Pipeline, server: Server, target: Object, tags: Mapping[str, str], log: Log, *, was_materialized: bool
 ) -> Verdict:
     """Compare the windows of a run, seal what is equal, and put it in words."""
-    windows = windows_of_tags(pipeline, target, tags)
-    whole_run = bool(windows)
-    if not windows:
-        zone = pipeline.settings.timezone
-        windows = [newest_closed(pipeline.catalog, target, _now(), zone, server.timezone)]
-    journal = Journal(server, cluster=os.environ.get(CLUSTER_VARIABLE, ""))
+    windows, chosen = choose_windows(pipeline, server, target, tags)
+    journal = open_journal(server)
     marks = _read_marks(journal, target, log)
-    reconciler = Reconciler(server, pipeline.catalog, pipeline.settings.timezone)
+    reconciler = Reconciler(server, pipeline.catalog, pipeline.settings.timezone, cluster=journal.cluster)
     found: list[Reconciled] = []
     for window in windows:
         found.append(reconciler.run(target, window))
         log(f"{target.name} {window or 'whole'}: {found[-1].sentence()} ({len(found)} of {len(windows)} windows)")
     sealed = _seal(journal, pipeline, target, found, marks, log)
-    chosen = (
-        ""
-        if whole_run or windows == [None]
-        else f"The run names no partition: only {windows[0]}, the newest that has ended. "
-    )
     return build_verdict(found, sealed, chosen, was_materialized=was_materialized)
 
 
 def _now() -> datetime:
     return datetime.now(timezone.utc)
+
+
+def choose_windows(
+    pipeline: Pipeline, server: Server, target: Object, tags: Mapping[str, str]
+) -> tuple[list[Window | None], str]:
+    """The windows of a run, or the newest that has ended and a sentence that says so."""
+    if windows := windows_of_tags(pipeline, target, tags):
+        return windows, ""
+    newest = newest_closed(pipeline.catalog, target, _now(), pipeline.settings.timezone, server.timezone)
+    return [newest], f"The run names no partition: only {newest}, the newest that has ended. " if newest else ""
 
 
 def windows_of_tags(pipeline: Pipeline, target: Object, tags: Mapping[str, str]) -> list[Window | None]:

@@ -22,7 +22,8 @@ from chmv_assets.core.windows import ChPartition, Window, ch_partitions, partiti
 from chmv_assets.pipeline import Pipeline
 from chmv_assets.translator import AssetTranslator, NodeProps
 from resources.clickhouse import Server
-from resources.introspect import PartitionState, fetch_partitions
+from resources.inner_tables import fetch_states
+from resources.introspect import PartitionState
 
 DATA_VERSION = "dagster/data_version"
 
@@ -73,7 +74,7 @@ def live_partitions(pipeline: Pipeline, server: Server, start: date) -> Iterator
     """All sources and targets, partition by partition; a view is as full as its target."""
     props = [one for one in build_props(pipeline, start) if one.role in ("source", "target", "lookup", "view")]
     tables = {_table(one) for one in props}
-    states = fetch_partitions(server, [name for name in tables if name is not None])
+    states = fetch_states(server, pipeline.catalog, [name for name in tables if name is not None])
     zone = server.timezone
     windows = cache(_windows)  # most assets share a definition; Dagster needs long for the windows of its keys
     for one in props:

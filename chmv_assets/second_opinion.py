@@ -24,16 +24,16 @@ from chmv_assets.core.reconcile import eaten_by_ttl
 from chmv_assets.core.windows import Window
 from chmv_assets.pipeline import Pipeline
 from resources.clickhouse import Server
-from resources.introspect import describe_select
-from resources.reconcile import DRAIN_SECONDS, Reconciled, Reconciler
+from resources.introspect import describe_select, fetch_columns
+from resources.reconcile import Reconciled, Reconciler
+from resources.stillness import ARRIVING, Watch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_jobs.second_opinion import OpinionColumn, OpinionPlan, OpinionTarget, OpinionView
+    from spark_jobs.opinion_model import OpinionColumn, OpinionPlan, OpinionTarget, OpinionView
 
 TRIES = 3
-_ARRIVING = "Inserts kept arriving, so this may be rows on their way. Compare again when the window is quiet"
 
 
 @dataclass
@@ -43,13 +43,14 @@ class SecondOpinion:
     pipeline: Pipeline
     server: Server
     spark: Callable[[], SparkSession]
+    cluster: str = ""  # as of `Reconciler`
     now: Callable[[], datetime] = lambda: datetime.now(timezone.utc)
     clock: Callable[[], float] = time.monotonic
     _reconciler: Reconciler = field(init=False)
 
     def __post_init__(self) -> None:
         catalog, zone = self.pipeline.catalog, self.pipeline.settings.timezone
-        self._reconciler = Reconciler(self.server, catalog, zone, now=self.now)
+        self._reconciler = Reconciler(self.server, catalog, zone, now=self.now, cluster=self.cluster)
 
     def run(self, target: Object, window: Window | None) -> Reconciled:
         """Give the opinion on one window, or on all of a target; one that cannot be had is one too."""
@@ -74,33 +75,24 @@ class SecondOpinion:
         from spark_jobs.opinion_run import Place, run_opinion
 
         place = Place(url=self.server.endpoint.url, user=self.server.endpoint.user)
-        tries, still = 0, False
+        watch = Watch(bench=self._reconciler.bench, target=target, window=window, feeds=feeds)
+        tries, doubts = 0, ARRIVING
         while tries < TRIES:
             tries += 1
-            before, drained = self._state(target, window, feeds), self._drained()
+            before = watch.look()
             counts, samples = run_opinion(self.spark(), place, plan)
-            still = drained and before == self._state(target, window, feeds)
-            if counts.is_equal or still:
+            if counts.is_equal:
+                doubts = ""
                 break
-        settled = counts.is_equal or still
+            if watch.is_still(before):
+                doubts = watch.doubts(before)
+                break
         return Reconciled(
-            target=target.name, window=window, reason="" if settled else _ARRIVING,
-            status="equal" if counts.is_equal else "different" if settled else "cannot tell",
+            target=target.name, window=window, reason=doubts,
+            status="equal" if counts.is_equal else "cannot tell" if doubts else "different",
             compared=(*plan.keys, *(measure.label for measure in plan.measures)), left_out=plan.left_out, notes=plan.notes,
             counts=counts, samples=samples, tries=tries, seconds=self.clock() - started,
         )  # fmt: skip
-
-    def _state(self, target: Object, window: Window | None, feeds: Sequence[Feed]) -> object:
-        bench = self._reconciler.bench
-        held = [(one.partition_id, one.max_block, one.data_version) for one in bench.target_states(target, window)]
-        return [bench.source_state(feed) for feed in feeds], held
-
-    def _drained(self) -> bool:
-        try:
-            self._reconciler.bench.drain(DRAIN_SECONDS)
-        except RebuildRefused:
-            return False
-        return True
 
     # --- what there is to know -------------------------------------------------------------------------------------
 
@@ -130,7 +122,7 @@ class SecondOpinion:
         return plan_opinion(self._target(target, window, feeds[0]), views, covered, zone, self.server.timezone)
 
     def _target(self, target: Object, window: Window | None, feed: Feed) -> OpinionTarget:
-        from spark_jobs.second_opinion import OpinionTarget
+        from spark_jobs.opinion_model import OpinionTarget
 
         columns = self._columns(target.name)
         parts = split_tuple(target.order_by)
@@ -143,7 +135,7 @@ class SecondOpinion:
         )  # fmt: skip
 
     def _view(self, feed: Feed) -> OpinionView:
-        from spark_jobs.second_opinion import OpinionView
+        from spark_jobs.opinion_model import OpinionView
 
         source, kind = feed.source, family(feed.source.engine)
         if kind not in ("plain", "summing", "aggregating"):
@@ -159,15 +151,12 @@ class SecondOpinion:
         )  # fmt: skip
 
     def _columns(self, name: QName) -> list[OpinionColumn]:
-        from spark_jobs.second_opinion import OpinionColumn
+        from spark_jobs.opinion_model import OpinionColumn
 
-        rows = self.server.rows(
-            "SELECT name, type, default_kind FROM system.columns WHERE database = {d:String} AND table = {t:String} ORDER BY position",
-            {"d": name.database, "t": name.table},
-        )
-        if not rows:
+        found = fetch_columns(self.server, name)
+        if not found:
             raise CannotCompare(f"{name} is not on the server")
-        return [OpinionColumn(name=column, type=kind, default_kind=word) for column, kind, word in rows]
+        return [OpinionColumn(name=column, type=kind, default_kind=word) for column, kind, word in found]
 
     def _finalized(self, name: QName, columns: Sequence[OpinionColumn]) -> dict[str, str]:
         states = [column.name for column in columns if column.type.startswith("AggregateFunction(")]

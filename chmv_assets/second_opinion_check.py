@@ -7,7 +7,6 @@ annotations here: Dagster reads those of the ops.)
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timezone
 
 import dagster as dg
 
@@ -16,11 +15,11 @@ from chmv_assets.core.model import Object
 from chmv_assets.core.names import QName
 from chmv_assets.failures import told_to_dagster
 from chmv_assets.pipeline import Pipeline
-from chmv_assets.reconcile_check import Verdict, build_verdict, windows_of_tags
+from chmv_assets.reconcile_check import Verdict, build_verdict, choose_windows
 from chmv_assets.translator import AssetTranslator
 from resources.clickhouse import Server
 from resources.clickhouse_resource import ClickHouseResource
-from resources.reconcile_windows import newest_closed
+from resources.journal import cluster_from_environment
 from resources.spark import SparkResource
 
 AGREES = "spark_agrees"
@@ -97,13 +96,8 @@ def _judge(
 ) -> Verdict:
     from chmv_assets.second_opinion import SecondOpinion  # brings nothing of Spark along before its first use
 
-    windows = windows_of_tags(pipeline, target, context.run.tags)
-    chosen = ""
-    if not windows:
-        now, zone = datetime.now(timezone.utc), pipeline.settings.timezone
-        windows = [newest_closed(pipeline.catalog, target, now, zone, server.timezone)]
-        chosen = f"The run names no partition: only {windows[0]}, the newest that has ended. "
-    opinion = SecondOpinion(pipeline, server, lambda: spark.spark_session)
+    windows, chosen = choose_windows(pipeline, server, target, context.run.tags)
+    opinion = SecondOpinion(pipeline, server, lambda: spark.spark_session, cluster_from_environment())
     found = []
     for window in windows:
         found.append(opinion.run(target, window))

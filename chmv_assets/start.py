@@ -60,14 +60,14 @@ def probe_server(pipeline: Pipeline) -> date | None:
     """Ask the configured server, or a running embedded one, for its oldest time partition; never start one."""
     from resources.clickhouse import Server, endpoint_of
     from resources.engine import describe_engine
-    from resources.introspect import fetch_partitions
+    from resources.inner_tables import fetch_states
 
     try:
         info = describe_engine()
         if info is None:
             return None
         with Server(endpoint_of(info)) as server:
-            states = fetch_partitions(server, pipeline.catalog.schemes)
+            states = fetch_states(server, pipeline.catalog, pipeline.catalog.schemes)
     except ChmvError:
         return None
     return oldest_day(state.partition for found in states.values() for state in found)

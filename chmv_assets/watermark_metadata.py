@@ -17,7 +17,7 @@ from chmv_assets.core.names import QName
 from chmv_assets.core.watermarks import Watermark, WatermarkStatus
 from chmv_assets.core.windows import Window
 from resources.clickhouse import Server
-from resources.journal import Journal
+from resources.journal import open_journal
 
 _WORST_FIRST: tuple[WatermarkStatus, ...] = ("stale", "reopened", "open", "processed", "sealed")
 
@@ -25,7 +25,7 @@ _WORST_FIRST: tuple[WatermarkStatus, ...] = ("stale", "reopened", "open", "proce
 def read_table_watermarks(server: Server, table: QName, log: Callable[[str], None]) -> list[Watermark]:
     """All watermarks of a source or target. A journal that cannot be read is said in the log: the run's own work stands."""
     try:
-        return Journal(server).read_watermarks(target=table)
+        return open_journal(server).read_watermarks(target=table)
     except ServerError as error:
         log(f"{table}: its watermarks are not shown, the journal gave no answer: {error}")
         return []

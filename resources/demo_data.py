@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal, Protocol
 
+from chmv_assets.core.batches import EXACT_SETTINGS
 from chmv_assets.core.errors import ChmvError
 from chmv_assets.core.names import QName, quote_identifier
 from resources import demo_rows
@@ -35,24 +36,6 @@ DimensionTable = Literal["users", "products"]
 DemoTable = Literal["users", "products", "events", "order_changes", "payments"]
 Arrival = Literal["modelled", "server"]
 _ORDER_TABLES: tuple[FactTable, ...] = ("order_changes", "payments")
-
-# One block per INSERT, from one thread, in a fixed order: a token alone does not make INSERT SELECT repeatable.
-_EXACT_SETTINGS: Mapping[str, Any] = {
-    "deduplicate_insert": "enable",
-    "deduplicate_insert_select": "force_enable",
-    "deduplicate_blocks_in_dependent_materialized_views": 1,
-    "materialized_views_ignore_errors": 0,
-    "async_insert": 0,
-    "max_threads": 1,
-    "max_insert_threads": 1,
-    "optimize_read_in_order": 0,
-    "max_block_size": 4_000_000,
-    "min_insert_block_size_rows": 4_000_000,
-    "min_insert_block_size_bytes": 0,
-    "max_bytes_before_external_sort": 0,
-    "max_bytes_ratio_before_external_sort": 0,
-    "max_bytes_before_remerge_sort": 0,
-}
 
 
 class DemoLoadError(ChmvError):
@@ -210,7 +193,7 @@ def _insert(
 ) -> DemoStatement:
     names = ", ".join(quote_identifier(name) for name in columns)
     sql = f"INSERT INTO {QName(DATABASE, table).sql} ({names})\n{select}"
-    settings = {**_EXACT_SETTINGS, "insert_deduplication_token": token}
+    settings = {**EXACT_SETTINGS, "insert_deduplication_token": token}
     return DemoStatement(table=table, sql=sql, parameters=parameters, settings=settings, rows=rows)
 
 

@@ -29,7 +29,7 @@ BOUNDS: dict[str, Any] = {
     "deduplicate_insert": "disable",
     "deduplicate_insert_select": "disable",
     "insert_deduplicate": 0,
-    "max_partitions_per_insert_block": 1000,
+    "max_partitions_per_insert_block": 10_000,  # a whole target from a source without partitions
     # A scratch does not merge while it is filled, and nobody reads it: its parts are counted after each fill instead.
     "parts_to_delay_insert": 1_000_000,
     "parts_to_throw_insert": 1_000_000,

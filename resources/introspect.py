@@ -224,17 +224,6 @@ def fetch_undelivered(server: Server, tables: Collection[QName], cluster: str = 
     )
 
 
-def fetch_inner_table(server: Server, view: QName) -> QName | None:
-    """The hidden table of a materialized view without TO, by the name that it has now."""
-    rows = server.rows(
-        "SELECT name FROM system.tables WHERE database = {d:String} AND (name = concat('.inner.', {v:String}) OR name IN "
-        "(SELECT concat('.inner_id.', toString(uuid)) FROM system.tables WHERE database = {d:String} AND name = {v:String})) "
-        "ORDER BY name DESC LIMIT 1",
-        {"d": view.database, "v": view.table},
-    )
-    return QName(view.database, str(rows[0][0])) if rows else None
-
-
 def fetch_columns(server: Server, name: QName) -> list[tuple[str, str, str]]:
     """Name, type and default kind of a table's columns in order; empty if there is no such table."""
     rows = server.rows(

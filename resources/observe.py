@@ -9,10 +9,11 @@ from typing import Any
 
 from chmv_assets.core.catalog import Catalog
 from chmv_assets.core.model import Object
-from chmv_assets.core.names import quote_identifier
+from chmv_assets.core.names import QName, quote_identifier
 from chmv_assets.core.settings import ObjectPolicy
 from chmv_assets.core.windows import Window, ch_partitions
 from resources.clickhouse import Server
+from resources.inner_tables import fetch_real_names
 from resources.introspect import PartitionState, fetch_partitions, select_states
 
 
@@ -43,16 +44,17 @@ class WindowState:
 def observe_windows(
     server: Server, catalog: Catalog, node: Object, windows: Sequence[Window], zone: str, policy: ObjectPolicy
 ) -> list[WindowState]:
-    """The state of each window; without windows, of the whole table. Two queries, however many windows."""
+    """The state of each window; without windows, of the whole table. Two queries, however many windows, and one for an inner table's name."""
+    table = fetch_real_names(server, catalog, [node.name])[node.name]
     if not node.engine.endswith("MergeTree"):  # no parts: Log, Memory, Set, …
-        rows = int(server.rows(f"SELECT count() FROM {node.name.sql}")[0][0])
+        rows = int(server.rows(f"SELECT count() FROM {table.sql}")[0][0])
         return [WindowState(rows=rows, bytes_on_disk=0, parts=0) for _ in windows or (None,)]
-    states = fetch_partitions(server, [node.name]).get(node.name, ())
+    states = fetch_partitions(server, [table]).get(table, ())
     scheme = catalog.schemes.get(node.name)
     if scheme is None or not windows:
         whole = _sum(states, {})
         return [whole for _ in windows] or [whole]
-    newest = _fetch_newest(server, node, policy, states)
+    newest = _fetch_newest(server, table, policy, states)
     server_zone = server.timezone
     answer = []
     for window in windows:
@@ -62,14 +64,14 @@ def observe_windows(
 
 
 def _fetch_newest(
-    server: Server, node: Object, policy: ObjectPolicy, states: Sequence[PartitionState]
+    server: Server, table: QName, policy: ObjectPolicy, states: Sequence[PartitionState]
 ) -> dict[str, tuple[datetime | None, datetime | None]]:
     """Newest event and arrival per partition id, for the columns that the settings name."""
     wanted = [policy.event_time, policy.arrival]
     if not any(wanted) or not states:
         return {}
     columns = ", ".join(f"max({quote_identifier(name)})" if name else "NULL" for name in wanted)
-    rows = server.rows(f"SELECT _partition_id, {columns} FROM {node.name.sql} GROUP BY _partition_id")
+    rows = server.rows(f"SELECT _partition_id, {columns} FROM {table.sql} GROUP BY _partition_id")
     return {str(partition): (event, arrival) for partition, event, arrival in rows}
 
 

@@ -40,11 +40,11 @@ from chmv_assets.core.reconcile_sql import (
 from chmv_assets.core.windows import Window
 from resources.clickhouse import Server
 from resources.executor import Executor, quote_map
-from resources.introspect import describe_select, fetch_partitions
+from resources.introspect import describe_select
 from resources.rebuild.workbench import Workbench
+from resources.stillness import ARRIVING, Watch
 
 MAX_TRIES = 5
-DRAIN_SECONDS = 20.0
 FIRST_WAIT_SECONDS = 0.2
 BOUNDS: Mapping[str, Any] = {
     "max_execution_time": 300,
@@ -130,12 +130,13 @@ class Reconciler:
     now: Callable[[], datetime] = lambda: datetime.now(timezone.utc)
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
+    cluster: str = ""  # whose replicas insert as well; compared is this one
     _bench: Workbench | None = None
 
     @property
     def bench(self) -> Workbench:
         if self._bench is None:
-            executor = Executor(self.server, log=lambda _: None)
+            executor = Executor(self.server, log=lambda _: None, cluster=self.cluster)
             self._bench = Workbench(executor, self.catalog, self.timezone, self.now, self.sleep, self.clock)
         return self._bench
 
@@ -253,11 +254,11 @@ class Reconciler:
 
     def _compare(self, target: Object, window: Window | None, prepared: _Prepared, started: float) -> Reconciled:
         comparison = prepared.comparison
+        watch = Watch(bench=self.bench, target=target, window=window, feeds=prepared.feeds, upstream=prepared.upstream)
         seen: set[Sample] = set()
         wait = FIRST_WAIT_SECONDS
         for attempt in range(1, MAX_TRIES + 1):
-            before = self._state(target, window, prepared)
-            drained = self._drained()
+            before = watch.look()
             rows = self.server.rows(render_counts(comparison), settings=prepared.settings)
             counts = decode_counts(comparison, rows[0])
             samples: tuple[Sample, ...] = ()
@@ -271,27 +272,25 @@ class Reconciler:
             )  # fmt: skip
             if counts.is_equal:
                 return verdict
-            still = drained and before == self._state(target, window, prepared)
-            if still or (drained and seen & set(samples)):
-                return self._explained(verdict, prepared)
+            if watch.is_still(before) or (before.drained and seen & set(samples)):
+                return self._explained(verdict, prepared, watch.doubts(before))
             seen = set(samples)
             if attempt < MAX_TRIES:
                 self.sleep(wait)
                 wait *= 2
-        why = "Inserts kept arriving, so this may be rows on their way. Compare again when the window is quiet"
-        return replace(verdict, status="cannot tell", reason=why)
+        return replace(verdict, status="cannot tell", reason=ARRIVING)
 
-    def _explained(self, verdict: Reconciled, prepared: _Prepared) -> Reconciled:
+    def _explained(self, verdict: Reconciled, prepared: _Prepared, doubts: str) -> Reconciled:
         """A firm difference, with what it may mean; behind a refreshable view it says nothing if its sources have moved on."""
-        moved = self._moved_since_refresh(prepared)
-        if moved:
-            return replace(verdict, status="cannot tell", reason=moved)
+        if why := doubts or self._moved_since_refresh(prepared):
+            return replace(verdict, status="cannot tell", reason=why)
         return replace(verdict, reason=". ".join(prepared.comparison.opaque))
 
     def _moved_since_refresh(self, prepared: _Prepared) -> str:
         view = prepared.refreshed_by
         if not prepared.upstream or view is None:
             return ""
+        # Both of this replica, also on a cluster: what it holds is what was compared.
         refreshed = self.server.rows(
             "SELECT toUnixTimestamp(last_success_time), toString(last_success_time) FROM system.view_refreshes "
             "WHERE database = {d:String} AND view = {v:String} AND last_success_time IS NOT NULL",
@@ -308,20 +307,3 @@ class Reconciler:
             return ""
         names = ", ".join(f"{database}.{table}" for database, table in changed)
         return f"{names} may have changed since {view} was refreshed at {refreshed[0][1]}. Materialize it and compare again"
-
-    def _state(self, target: Object, window: Window | None, prepared: _Prepared) -> object:
-        """Changes when rows come into a source or the target; not with merges."""
-        sources: list[object] = [self.bench.source_state(feed) for feed in prepared.feeds]
-        if prepared.upstream:
-            found = fetch_partitions(self.server, prepared.upstream)
-            sources += [(name, [(s.partition_id, s.max_block, s.data_version) for s in found[name]]) for name in found]
-        held = [(s.partition_id, s.max_block, s.data_version) for s in self.bench.target_states(target, window)]
-        return sources, held
-
-    def _drained(self) -> bool:
-        """Wait for the inserts that run now; tell whether all have ended."""
-        try:
-            self.bench.drain(DRAIN_SECONDS)
-        except RebuildRefused:
-            return False
-        return True

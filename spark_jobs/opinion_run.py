@@ -21,9 +21,9 @@ from chmv_assets.core.names import quote_identifier
 from chmv_assets.core.normal_form import CannotCompare
 from chmv_assets.core.reconcile_sql import SAMPLES, Counts, Sample, SumDifference
 from spark_jobs.clickhouse_source import PUSHDOWN_CONF
+from spark_jobs.expression import guarded
 from spark_jobs.finalized_source import FORMAT, FinalizedDataSource
-from spark_jobs.second_opinion import OpinionPlan, SparkMeasure, TableRead
-from spark_jobs.translate import guarded
+from spark_jobs.opinion_model import OpinionPlan, SparkMeasure, TableRead
 
 _CONF = {
     "spark.sql.ansi.enabled": "true",
@@ -46,7 +46,7 @@ class Place:
 
 def run_opinion(spark: SparkSession, place: Place, plan: OpinionPlan) -> tuple[Counts, tuple[Sample, ...]]:
     """Compare; samples only where something differs. Raises CannotCompare."""
-    with _configured(spark), _judged(spark, place, plan) as judged:
+    with configured(spark), _judged(spark, place, plan) as judged:
         try:
             counts = _counts(plan, judged)
             return counts, () if counts.is_equal else _samples(plan, judged)
@@ -63,7 +63,8 @@ def _reason(error: PySparkException) -> str:
 
 
 @contextmanager
-def _configured(spark: SparkSession) -> Iterator[None]:
+def configured(spark: SparkSession) -> Iterator[None]:
+    """A session that counts as the server does: ANSI, UTC, names as they are spelled. As before afterwards."""
     before: dict[str, Any] = {key: spark.conf.get(key, None) for key in _CONF}
     for key, value in _CONF.items():
         spark.conf.set(key, value)
@@ -85,7 +86,7 @@ def _judged(spark: SparkSession, place: Place, plan: OpinionPlan) -> Iterator[Da
 
     def view(read: TableRead) -> str:
         names.append(f"chmv_opinion_{secrets.token_hex(6)}")
-        _load(spark, place, read).createOrReplaceTempView(names[-1])
+        load(spark, place, read).createOrReplaceTempView(names[-1])
         return names[-1]
 
     try:
@@ -99,7 +100,8 @@ def _judged(spark: SparkSession, place: Place, plan: OpinionPlan) -> Iterator[Da
             spark.catalog.dropTempView(name)
 
 
-def _load(spark: SparkSession, place: Place, read: TableRead) -> DataFrame:
+def load(spark: SparkSession, place: Place, read: TableRead) -> DataFrame:
+    """The rows of a table as they are stored; its columns are `c0`, `c1`, …"""
     if odd := [name for name in read.columns if "," in name or name != name.strip()]:
         raise CannotCompare(f"the column {odd[0]!r} of {read.table} cannot be named to Spark's reader")
     reader = spark.read.format(FORMAT).option("url", place.url).option("table", read.table.sql)

@@ -80,7 +80,7 @@ def _landing(pipeline: Pipeline, node: Object, path: str | None, form: str | Non
 def _run(pipeline: Pipeline, node: Object, landing: Landing, window: Window | None) -> IngestReport:
     from chmv_assets.ingest import Ingester
     from resources.clickhouse import Server, endpoint_from_environment
-    from resources.journal import Journal
+    from resources.journal import open_journal
     from resources.spark_session import LazySession, options_from_environment
 
     session = LazySession(options_from_environment())
@@ -90,7 +90,7 @@ def _run(pipeline: Pipeline, node: Object, landing: Landing, window: Window | No
                 pipeline=pipeline,
                 source=node,
                 landing=landing,
-                journal=Journal(server),
+                journal=open_journal(server),
                 spark=session.session,
                 log=lambda line: click.echo(line, err=True),
             )

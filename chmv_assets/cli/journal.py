@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -40,9 +39,9 @@ _REBUILD_COLUMNS = {
 
 def _journal() -> Journal:
     from resources.clickhouse import Server, endpoint_from_environment
-    from resources.journal import CLUSTER_VARIABLE, Journal
+    from resources.journal import open_journal
 
-    return Journal(Server(endpoint_from_environment()), cluster=os.environ.get(CLUSTER_VARIABLE, ""))
+    return open_journal(Server(endpoint_from_environment()))
 
 
 def _time(moment: datetime | None) -> str | None:

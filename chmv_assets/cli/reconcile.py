@@ -93,24 +93,28 @@ def _run(
     pipeline: Pipeline, node: Object, window: Window | None, *, with_spark: bool
 ) -> tuple[list[Reconciled], list[Reconciled] | None]:
     from resources.clickhouse import Server, endpoint_from_environment
+    from resources.journal import cluster_from_environment
     from resources.reconcile import Reconciler
     from resources.reconcile_windows import fetch_windows
 
     with Server(endpoint_from_environment()) as server:
         windows = fetch_windows(server, pipeline.catalog, node, window, pipeline.settings.timezone)
-        reconciler = Reconciler(server, pipeline.catalog, pipeline.settings.timezone)
+        catalog, zone, cluster = pipeline.catalog, pipeline.settings.timezone, cluster_from_environment()
+        reconciler = Reconciler(server, catalog, zone, cluster=cluster)
         with _progress(node, windows) as steps:
             found = [reconciler.run(node, one) for one in steps]
-        return found, _ask_spark(pipeline, server, node, windows) if with_spark else None
+        return found, _ask_spark(pipeline, server, cluster, node, windows) if with_spark else None
 
 
-def _ask_spark(pipeline: Pipeline, server: Server, node: Object, windows: Sequence[Window | None]) -> list[Reconciled]:
+def _ask_spark(
+    pipeline: Pipeline, server: Server, cluster: str, node: Object, windows: Sequence[Window | None]
+) -> list[Reconciled]:
     from chmv_assets.second_opinion import SecondOpinion
     from resources.spark_session import LazySession, options_from_environment
 
     lazy = LazySession(options_from_environment())
     try:
-        opinion = SecondOpinion(pipeline, server, lazy.session)
+        opinion = SecondOpinion(pipeline, server, lazy.session, cluster)
         with _progress(node, windows) as steps:
             return [opinion.run(node, one) for one in steps]
     finally:

@@ -107,6 +107,18 @@ def render_moment(fence: QName, from_us: int, until_us: int) -> str:
     return f"INSERT INTO {fence.sql} (chmv_from, chmv_until) SELECT {moments}"
 
 
+def render_moment_ahead(fence: QName, lead_seconds: float, *, raised: bool) -> str:
+    """Set F (or G) a lead ahead of the server's clock at the statement's start.
+
+    On a whole second: an arrival column of any precision rounds down to it, never below.
+    """
+    ahead = int(lead_seconds * 1e6) + 999_999
+    moment = f"fromUnixTimestamp64Micro(intDiv(toUnixTimestamp64Micro(now64(6)) + {ahead}, 1000000) * 1000000, 'UTC')"
+    never = f"fromUnixTimestamp64Micro({NEVER_US}, 'UTC')"
+    pair = f"{moment}, {never}" if raised else f"{never}, {moment}"
+    return f"INSERT INTO {fence.sql} (chmv_from, chmv_until) SELECT {pair}"
+
+
 def render_close(fence: QName) -> str:
     """Nothing is ever routed aside again; what was routed stays where it is."""
     return render_moment(fence, NEVER_US, 0)
@@ -136,15 +148,6 @@ def render_before(arrival: str, from_us: int, *, table: str = NARROWED) -> str:
     """Rows from before the fence."""
     column = f"{table}.{quote_identifier(arrival)}" if table else quote_identifier(arrival)
     return f"{column} < fromUnixTimestamp64Micro({int(from_us)}, 'UTC')"
-
-
-def next_moment(now_us: int, lead_seconds: float) -> int:
-    """A moment ahead, on a whole second: an arrival column of any precision rounds down to it, never below.
-
-    >>> next_moment(10_200_000, 3.0)
-    14000000
-    """
-    return -(-(now_us + int(lead_seconds * 1e6)) // 1_000_000) * 1_000_000
 
 
 def plan_fenced(state: FenceState, target: QName, views: Iterable[QName], roots: Sequence[QName]) -> tuple[Step, ...]:

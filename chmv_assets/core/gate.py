@@ -46,6 +46,20 @@ def read_gates() -> str:
     )
 
 
+def read_failures(cluster: str = "") -> str:
+    """How many inserts with a token into a source have failed of late, repeated or not: without one nothing is in doubt.
+
+    Much cheaper than `read_in_doubt`, which reads every insert. Needs `SYSTEM FLUSH LOGS query_log` before.
+    """
+    refused = ", ".join(map(str, REFUSED_CODES))
+    return (
+        f"SELECT count() FROM {system_table('query_log', cluster)} WHERE type = 'ExceptionWhileProcessing' AND {_RECENT} "
+        f"AND query_kind IN ('Insert', 'AsyncInsertFlush') AND exception_code NOT IN ({refused}) "
+        "AND has(tables, concat({database:String}, '.', {table:String})) "
+        "AND notEmpty(Settings['insert_deduplication_token'])"
+    )
+
+
 def read_in_doubt(cluster: str = "") -> str:
     """Tokens whose last insert into a source failed after it had written a part of it: a retry would double rebuilt rows.
 

@@ -108,8 +108,8 @@ def plan_closed(
 ) -> tuple[Step, ...]:
     """The closed protocol for the views of a target, each with a scratch of its own."""
     return (
-        *(Step("settle", root) for root in roots),
         Step("drain", target),
+        *(Step("settle", root) for root in roots),
         *(Step("compute", view.name) for view in views),
         Step("compare", target),
         Step("publish", target),

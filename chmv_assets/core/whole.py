@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 GROUP_ROWS = 10_000_000  # small partitions are computed together, up to so many rows
 GROUP_PARTITIONS = 100
+STATEMENT_ROWS = 200_000_000  # of parts that are named one by one
+STATEMENT_PARTS = 2_000
 SWAP_SECONDS_PER_PART = 0.005  # three times what was measured for REPLACE PARTITION
 
 
@@ -70,10 +72,21 @@ def group_partitions(partition_ids: Sequence[str], rows: Mapping[str, int]) -> l
     >>> group_partitions(["a", "b", "c"], {"a": 9_000_000, "b": 500_000, "c": 600_000})
     [('a', 'b'), ('c',)]
     """
+    return _group(partition_ids, rows, GROUP_ROWS, GROUP_PARTITIONS)
+
+
+def group_parts(parts: Sequence[Part]) -> list[tuple[str, ...]]:
+    """Names of parts, so many per statement that it stays within its time and its text."""
+    return _group(
+        [part.name for part in parts], {part.name: part.rows for part in parts}, STATEMENT_ROWS, STATEMENT_PARTS
+    )
+
+
+def _group(names: Sequence[str], rows: Mapping[str, int], max_rows: int, max_count: int) -> list[tuple[str, ...]]:
     groups: list[list[str]] = []
     total = 0
-    for one in partition_ids:
-        if not groups or total + rows[one] > GROUP_ROWS or len(groups[-1]) >= GROUP_PARTITIONS:
+    for one in names:
+        if not groups or total + rows[one] > max_rows or len(groups[-1]) >= max_count:
             groups.append([])
             total = 0
         groups[-1].append(one)

@@ -6,6 +6,7 @@ changed by read – decide – write under a lock per source. What the rules are
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -44,6 +45,20 @@ _MARKS_LEASE_SECONDS = 10.0  # one read and one insert; whoever dies in between 
 _MARKS_WAIT_SECONDS = 15.0
 _MISSING = frozenset({60, 81})  # no such table, no such database
 Decide = Callable[[Watermark, int], Watermark]  # the present watermark and a version for the next
+
+
+def cluster_from_environment(environ: Mapping[str, str] | None = None) -> str:
+    """The cluster that the tables and the journal are on; nothing for a single server.
+
+    >>> cluster_from_environment({"CHMV_CLICKHOUSE_CLUSTER": "main"}), cluster_from_environment({})
+    ('main', '')
+    """
+    return (os.environ if environ is None else environ).get(CLUSTER_VARIABLE, "")
+
+
+def open_journal(server: Server, environ: Mapping[str, str] | None = None) -> Journal:
+    """The journal of a server, on the cluster that the environment names: a journal that forgets it would lock for one replica only."""
+    return Journal(server, cluster=cluster_from_environment(environ))
 
 
 @dataclass

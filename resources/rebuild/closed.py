@@ -36,8 +36,6 @@ def publish_closed(
     """
     started = bench.clock()
     roots = find_roots(bench.catalog, target.name)
-    for root in roots:
-        settle(bench, journal, root)
     require_delivered(bench, roots, deliver(bench, roots))
     record = RebuildRecord(
         rebuild_id=secrets.token_hex(6), target=target.name, window=window_key(window), protocol=protocol,
@@ -50,6 +48,8 @@ def publish_closed(
         if attempt > MAX_TRIES and not swapped:
             break
         fences = [bench.quiet_state(view, window) for view in views]
+        for root in roots:  # each time: what failed half way since is among the rows that are computed now
+            settle(bench, journal, root)
         shares = tuple(bench.build_scratch(view, window) for view in views)
         if [bench.block_state(view, window) for view in views] != fences:
             continue

@@ -17,7 +17,7 @@ from chmv_assets.core.rebuild import Feed
 from chmv_assets.core.rebuild_journal import RebuildRecord, RebuildStatus, write_rebuild
 from chmv_assets.core.rebuild_plan import Step, StepKind, notes_of
 from chmv_assets.core.settings_values import Protocol
-from chmv_assets.core.whole import estimate_swap_seconds
+from chmv_assets.core.whole import Part, estimate_swap_seconds, group_parts
 from chmv_assets.core.windows import Window
 from resources.introspect import PartitionState
 from resources.journal import Journal
@@ -29,8 +29,6 @@ from resources.rebuild.undo import open_gate, undo
 from resources.rebuild.whole import ColdShares
 from resources.rebuild.workbench import Workbench
 from resources.scratch_marks import window_key
-
-NAMES_AT_ONCE = 2_000  # parts that one statement names
 
 OnStep = Callable[[int, Step], None]
 
@@ -137,14 +135,14 @@ class GatedRun:
         wait_for_merges(self.bench, feed.source.name)
         parts = fetch_source_parts(self.bench, feed)
         done = self.cold.computed(feed, parts)
-        self._fill(feed, scratch, [part.name for part in parts if part.name not in done])
+        self._fill(feed, scratch, [part for part in parts if part.name not in done])
         self._built[view] = {part.name for part in parts}
 
-    def _fill(self, feed: Feed, scratch: QName, names: Sequence[str], *, in_haste: bool = False) -> None:
-        for first in range(0, len(names), NAMES_AT_ONCE):
+    def _fill(self, feed: Feed, scratch: QName, parts: Sequence[Part], *, in_haste: bool = False) -> None:
+        for names in group_parts(parts):
             is_new = scratch in self._new
             self._new.discard(scratch)
-            self.bench.fill(feed, scratch, names[first : first + NAMES_AT_ONCE], is_new=is_new, in_haste=in_haste)
+            self.bench.fill(feed, scratch, names, is_new=is_new, in_haste=in_haste)
 
     def _shut(self, root: QName) -> None:
         if not self._until_ms:
@@ -190,14 +188,14 @@ class GatedRun:
 
     def _complete(self, view: QName) -> None:
         feed, scratch = self.run.feeds[view]
-        names = [part.name for part in fetch_source_parts(self.bench, feed)]
+        parts = fetch_source_parts(self.bench, feed)
         built = self._built[view]
-        if not built.issubset(names):
+        if not built.issubset(part.name for part in parts):
             raise RebuildDisturbed(
                 f"source {feed.source.name}: parts were merged, mutated or dropped during the rebuild but wanted them as they were. "
                 "What is computed cannot be told from what is new. Nothing was published. Run it again."
             )
-        self._fill(feed, scratch, [name for name in names if name not in built], in_haste=True)
+        self._fill(feed, scratch, [part for part in parts if part.name not in built], in_haste=True)
 
     def _build(self, view: QName) -> None:
         feed, scratch = self.run.feeds[view]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from chmv_assets.core.errors import RebuildRefused, ServerError
-from chmv_assets.core.gate import read_in_doubt
+from chmv_assets.core.gate import read_failures, read_in_doubt
 from chmv_assets.core.names import QName
 from chmv_assets.core.own_tables import on_cluster
 from resources.journal import Journal
@@ -37,11 +37,14 @@ def find_in_doubt(journal: Journal, root: QName) -> str:
 
 def find_failed(journal: Journal, root: QName) -> str:
     """An insert that failed after it had written to a source and was not repeated, as a few words."""
-    server = journal.server
-    server.command(f"SYSTEM FLUSH LOGS{on_cluster(journal.cluster)} query_log, part_log")
+    server, cluster = journal.server, journal.cluster
     values = {"database": root.database, "table": root.table, "seconds": IN_DOUBT_SECONDS}
+    server.command(f"SYSTEM FLUSH LOGS{on_cluster(cluster)} query_log")
     try:
-        rows = server.rows(read_in_doubt(journal.cluster), values)
+        if not int(server.rows(read_failures(cluster), values)[0][0]):
+            return ""
+        server.command(f"SYSTEM FLUSH LOGS{on_cluster(cluster)} part_log")
+        rows = server.rows(read_in_doubt(cluster), values)
     except ServerError as error:
         if error.code not in _MISSING:  # without these logs nobody can tell, and most servers have them
             raise

@@ -15,10 +15,9 @@ from chmv_assets.core.errors import RebuildRefused
 from chmv_assets.core.fence import (
     NEVER_US,
     FenceState,
-    next_moment,
     read_moments,
     render_close,
-    render_moment,
+    render_moment_ahead,
 )
 from chmv_assets.core.names import QName, quote_identifier, quote_string
 from chmv_assets.core.rebuild_plan import StepKind
@@ -66,17 +65,21 @@ class WayOut:
         self.state = state
 
     def set_moment(self, *, raised: bool) -> bool:
-        """Set F (or G) a lead ahead of the server's clock; False if it came before all inserts could know of it."""
-        moment = next_moment(self.now_us(), self.state.lead_seconds)
-        before, late = self.state.doubt, LATE_RAISE if raised else LATE_LOWER
-        moments = {"from_us": moment} if raised else {"until_us": moment}
-        self.save(doubt=before or late, **moments)
-        pair = (moment, NEVER_US) if raised else (NEVER_US, moment)
-        self.executor.run_ddl(f"{'raise' if raised else 'lower'} fence", render_moment(self.state.fence, *pair))
-        if self.now_us() >= moment:
-            return False
-        self.save(doubt=before)
-        return True
+        """Set F (or G) a lead ahead of the server's clock; False if inserts may not have known of it when it came.
+
+        The server takes the moment when the statement starts: if all of it took less than the lead, it was visible in time.
+        """
+        before, verb = self.state.doubt, "raise" if raised else "lower"
+        self.save(doubt=before or (LATE_RAISE if raised else LATE_LOWER))
+        started = self.clock()
+        sql = render_moment_ahead(self.state.fence, self.state.lead_seconds, raised=raised)
+        self.executor.run_ddl(f"{verb} fence", sql)
+        in_time = self.clock() - started < self.state.lead_seconds
+        from_us, until_us, now_us = (int(us) for us in self.executor.server.rows(read_moments(self.state.fence))[0])
+        in_time = in_time or now_us < (from_us if raised else until_us)
+        moments = {"from_us": from_us} if raised else {"until_us": until_us}
+        self.save(doubt=before if in_time else self.state.doubt, **moments)
+        return in_time
 
     def wait_until(self, moment_us: int) -> None:
         """Wait for a moment of the server's clock."""

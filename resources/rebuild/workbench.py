@@ -29,12 +29,12 @@ from chmv_assets.core.rebuild import (
 from chmv_assets.core.rebuild_plan import can_prebuild
 from chmv_assets.core.windows import ChPartition, Window, ch_partitions
 from resources.executor import Executor
+from resources.inner_tables import fetch_inner_table
 from resources.introspect import (
     PartitionState,
     describe_select,
     fetch_columns,
     fetch_free_bytes,
-    fetch_inner_table,
     fetch_part_names,
     fetch_partitions,
     fetch_running_inserts,

@@ -18,11 +18,13 @@ from pyspark.sql import SparkSession
 
 from chmv_assets.core.names import QName
 from resources.engine import EngineInfo
+from spark_jobs.aggregates import aggregate
+from spark_jobs.expression import Expression, Untranslatable
 from spark_jobs.finalized_source import FinalizedDataSource
 from spark_jobs.kinds import agrees, parse_kind
-from spark_jobs.opinion_run import Place, _configured, _load
-from spark_jobs.second_opinion import TableRead, aggregate
-from spark_jobs.translate import Expression, Translator, Untranslatable
+from spark_jobs.opinion_model import TableRead
+from spark_jobs.opinion_run import Place, configured, load
+from spark_jobs.translate import Translator
 
 TYPES = {
     "id": "UInt32", "u8": "UInt8", "u32": "UInt32", "u64": "UInt64", "i8": "Int8", "i64": "Int64", "n": "Nullable(Int32)",
@@ -147,8 +149,8 @@ class Stage:
         self.zone = str(client.query("SELECT serverTimezone()").result_rows[0][0])
         spark.dataSource.register(FinalizedDataSource)
         read = TableRead(table=self.table, columns=tuple(TYPES))
-        with _configured(spark):
-            _load(spark, Place(url=engine.url), read).cache().createOrReplaceTempView("edges")
+        with configured(spark):
+            load(spark, Place(url=engine.url), read).cache().createOrReplaceTempView("edges")
 
     def translator(self) -> Translator:
         columns = {}
@@ -176,7 +178,7 @@ class Stage:
     def in_spark(self, made: Expression, group: str) -> dict[Any, Any] | None:
         at = list(TYPES).index("lc" if group else "id")
         tail = f" GROUP BY c{at}" if group else ""
-        with _configured(self.spark):
+        with configured(self.spark):
             try:
                 found = self.spark.sql(f"SELECT c{at} AS k, {made.sql} AS x FROM edges{tail}").collect()
             except PySparkException as error:

@@ -46,13 +46,8 @@ from resources.rebuild import Rebuilder, settle
 MERGES_STOPPED = 236
 DEAD_LEASE, LEASE = 1.0, 4.0  # seconds; the lease of one that dies has to end before anybody goes on
 VERIFIED: tuple[Protocol, ...] = ("closed", "owned")  # they look afterwards whether somebody came in between
-KNOWN: tuple[Protocol, ...] = (
-    "closed",
-    "gated",
-    "owned",
-    "whole",
-    "auto",
-)  # these may not refuse without a reason of ours
+# These may not refuse without a reason of ours.
+KNOWN: tuple[Protocol, ...] = ("closed", "gated", "owned", "whole", "auto")
 NO_DEEDS: Mapping[Moment, Callable[[], None]] = MappingProxyType({})
 Draft = tuple[date, int, int, str, int]  # day, second, id, country, amount
 Outcome = Literal["done", "dead", "refused"]

@@ -171,10 +171,8 @@ class RebuildMachine(RebuildStage):
         if outcome == "dead" and protocol not in KNOWN:
             self.recover()  # a protocol that keeps fresh rows apart may need that
         if len(self.sent) > known:
-            if outcome == "dead" and protocol not in (
-                "gated",
-                "whole",
-            ):  # swapped, perhaps, and nobody looked afterwards: then it is noted
+            behind_a_gate = protocol in ("gated", "whole")
+            if outcome == "dead" and not behind_a_gate:  # swapped, perhaps, and nobody looked afterwards: it is noted
                 touched = {(table, partition) for partition in partitions_of(table, window)} - self.damaged
                 assert self.is_pending() or not self.wrong(table) & {partition for _, partition in touched}
                 self.damaged |= touched

@@ -25,7 +25,7 @@ from chmv_assets.core.rebuild_plan import Step
 from chmv_assets.core.windows import window_of_key
 from resources.clickhouse import Endpoint, Server
 from resources.executor import Executor
-from resources.rebuild import Rebuilder
+from resources.rebuild import Rebuilder, whole
 
 
 class MortalServer(Server):
@@ -64,6 +64,7 @@ def rebuild(url: str, catalog: Catalog, target: str, line: str) -> None:
 
 
 def main(url: str, ddl: str, target: str) -> None:
+    whole.BUSY_SECONDS = -1.0  # rows of a moment ago count as old
     catalog = build_catalog([SourceFile(path="x.sql", text=Path(ddl).read_text(encoding="utf-8"))]).require_sound()
     for line in sys.stdin:
         child = os.fork()

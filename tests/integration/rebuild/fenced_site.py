@@ -25,7 +25,7 @@ from resources.rebuild import Published, Rebuilder
 
 DAYS, HOT_DAY = ("2026-07-04", "2026-07-05", "2026-07-06"), "2026-07-05"
 HOT: Window = window_of_key(HOT_DAY, "day", "UTC")
-LEAD = 0.6
+LEAD = 1.5
 BASE_ROWS = 3000
 ARRIVAL = "arrival DateTime64(6, 'UTC') DEFAULT now64(6, 'UTC')"
 SOURCE = f"CREATE TABLE {{db}}.{{s}} (d Date, id UInt64, {ARRIVAL}, double UInt64 ALIAS id * 2) ENGINE = MergeTree PARTITION BY d ORDER BY id;"

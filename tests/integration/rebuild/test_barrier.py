@@ -30,6 +30,7 @@ from resources.clickhouse import Endpoint, Server
 from resources.engine import EngineInfo, EngineOptions, start_engine, stop_engine
 from resources.executor import Executor
 from resources.introspect import fetch_forwarders, fetch_running_inserts, fetch_undelivered
+from resources.reconcile import reconcile
 
 CLUSTER = "solo"
 NO_KEEPER = (139, 392)  # parsed, understood, and then there is no Keeper
@@ -279,6 +280,15 @@ def test_what_is_asked_of_every_replica_is_answered_by_a_cluster_of_one(
     assert connection.rows(read_unanswered(CLUSTER), values) == connection.rows(read_unanswered(), values) == [(0,)]
     assert fetch_undelivered(connection, [pipe.name("all")], CLUSTER) == ()
     assert fetch_running_inserts(connection, CLUSTER) == frozenset()
+
+
+def test_reconcile_asks_the_cluster(piped: Callable[[str], Pipe], connection: Server) -> None:
+    pipe = piped("compared")
+    target, window = pipe.catalog.get(str(pipe.name("target"))), day("2026-07-05")
+    found = [reconcile(connection, pipe.catalog, target, window, "UTC", cluster=one) for one in (CLUSTER, "dead")]
+    assert [one.status for one in found] == ["equal", "cannot tell"], found
+    pipe.run("ALTER TABLE {db}.{case}_target DROP PARTITION ID '20260705'")
+    assert reconcile(connection, pipe.catalog, target, window, "UTC", cluster=CLUSTER).status == "different"
 
 
 def test_insert_on_a_replica_is_seen(solo: EngineInfo, connection: Server) -> None:

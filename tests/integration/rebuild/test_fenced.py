@@ -116,15 +116,15 @@ def test_rows_dated_behind_the_fence_that_come_after_it(
 def test_fence_that_came_too_late_publishes_nothing_and_is_repaired(
     site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server or we were frozen between choosing F and setting it: inserts in between may have gone two ways."""
+    """The server or we were frozen while F was set: it may have come before it could be seen, and inserts have gone two ways."""
     made = site()
     made.damage()
     run = Executor.run_ddl
 
     def slow(executor: Executor, name: str, sql: str) -> None:
+        run(executor, name, sql)
         if name == "raise fence":
             time.sleep(LEAD + 1.1)
-        run(executor, name, sql)
 
     monkeypatch.setattr(Executor, "run_ddl", slow)
     kinds: list[str] = []

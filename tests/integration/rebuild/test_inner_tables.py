@@ -18,7 +18,7 @@ from chmv_assets.core.settings_values import Protocol
 from chmv_assets.core.windows import Window
 from resources.clickhouse import Server
 from resources.executor import Executor
-from resources.introspect import fetch_inner_table
+from resources.inner_tables import fetch_inner_table
 from resources.rebuild import Rebuilder
 from resources.reconcile import reconcile
 from resources.reconcile_windows import fetch_windows

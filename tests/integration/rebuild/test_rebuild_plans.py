@@ -80,7 +80,7 @@ def test_quiet_protocols_do_what_the_plan_says(make: Callable[..., Pipe], protoc
     assert kinds.count("settle") == 1 and kinds.count("compare") == 2
     owned = [Step("hold commits", root), Step("release commits", root)]
     assert [step for step in steps if "commits" in step.kind] == (owned if protocol == "owned" else [])
-    assert steps[0] == (owned[0] if protocol == "owned" else Step("settle", root))
+    assert steps[0] == (owned[0] if protocol == "owned" else Step("drain", target.name))
 
 
 def test_replay_is_explained_with_its_tables_and_locks(make: Callable[..., Pipe], clickhouse: Client) -> None:
@@ -102,7 +102,7 @@ def test_replay_is_explained_with_its_tables_and_locks(make: Callable[..., Pipe]
     assert (published.protocol, published.why) == (chosen, why) == ("owned", "replayed: asked for a replay")
     kinds = [step.kind for step in steps]
     assert kinds == [
-        "hold commits", "replay", "settle", "drain", "compute", "compare", "publish", "drain", "compare", "drop scratch",
+        "hold commits", "replay", "drain", "settle", "compute", "compare", "publish", "drain", "compare", "drop scratch",
         "drop replay", "release commits",
     ]  # fmt: skip
     assert {step.name for step in steps if step.kind in ("hold commits", "replay")} == {root}

@@ -232,11 +232,12 @@ def test_what_happens_to_computed_partitions_before_merges_are_held(
     assert left_over() == []
 
 
+@pytest.mark.parametrize("protocol", ["gated", "closed", "whole"])
 def test_insert_that_fails_half_way_during_the_rebuild_is_not_doubled(
-    make: Callable[..., Pipe], left_over: Callable[[], list[str]]
+    make: Callable[..., Pipe], left_over: Callable[[], list[str]], protocol: Protocol
 ) -> None:
     """It was not in doubt when the rebuild began; its rows are in the scratch, and its writer sends it again afterwards."""
-    pipe = make(CASES["additive"], "half_way", rows=300)
+    pipe = make(CASES["additive"], f"half_way_{protocol}", rows=300)
     for table in ("source", "target"):
         pipe.client.command(
             f"ALTER TABLE {pipe.name(table).sql} MODIFY SETTING non_replicated_deduplication_window = 100"
@@ -246,15 +247,14 @@ def test_insert_that_fails_half_way_during_the_rebuild_is_not_doubled(
         "SELECT throwIf(amount = 4711)::UInt8 AS x FROM {db}.{case}_source"
     )
     insert = f"INSERT INTO {pipe.name('source').sql} VALUES (1, '2026-07-05 10:00:00', 'DE', 4711, 1)"
-    settings = {**COMMIT_SETTINGS, "insert_deduplication_token": "half", "parallel_view_processing": 0}
+    settings = {**COMMIT_SETTINGS, "insert_deduplication_token": protocol, "parallel_view_processing": 0}
     sent = 0
 
-    def on_step(_number: int, step: Step) -> None:
+    def fail() -> None:
         nonlocal sent
-        if step.kind == "prebuild" and not sent:
-            sent += 1
-            with pytest.raises(ClickHouseError):
-                pipe.client.command(insert, settings=settings)
+        sent += 1
+        with pytest.raises(ClickHouseError):
+            pipe.client.command(insert, settings=settings)
 
     def sleep(seconds: float) -> None:
         nonlocal sent
@@ -264,7 +264,8 @@ def test_insert_that_fails_half_way_during_the_rebuild_is_not_doubled(
             pipe.client.command(insert, settings=settings)
         time.sleep(min(seconds, 0.1))
 
-    published = publish(pipe, "gated", on_step=on_step, sleep=sleep)
+    executor = Meddling(pipe.server, log=pipe.logged.append, meddle=fail)
+    published = publish(pipe, protocol, executor=executor, sleep=sleep)
     assert sent == 2 and published.tries == 2
     pipe.client.command(insert, settings=settings)
     assert pipe.rows(pipe.name("target")) == pipe.truth()

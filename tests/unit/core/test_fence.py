@@ -15,13 +15,13 @@ from chmv_assets.core.fence import (
     encode_state,
     fence_table,
     find_arrival,
-    next_moment,
     plan_fenced,
     plan_way_out,
     render_before,
     render_close,
     render_condition,
     render_moment,
+    render_moment_ahead,
     render_pair,
 )
 from chmv_assets.core.fence_rules import Grant, check_layers, check_rights, downstream_views
@@ -70,10 +70,12 @@ def test_arrival_is_what_the_server_stamps(column: str, found: Arrival | None) -
     assert find_arrival(catalog(column).objects[S]) == found
 
 
-def test_moments_are_whole_seconds_ahead() -> None:
-    assert next_moment(1_000_000, 3.0) == 4_000_000
-    assert next_moment(1_000_001, 3.0) == 5_000_000
-    assert next_moment(1_999_999, 0.5) == 3_000_000
+def test_moments_are_whole_seconds_ahead_of_the_servers_clock() -> None:
+    moment = "fromUnixTimestamp64Micro(intDiv(toUnixTimestamp64Micro(now64(6)) + 1499999, 1000000) * 1000000, 'UTC')"
+    never = "fromUnixTimestamp64Micro(7258118400000000, 'UTC')"
+    insert = "INSERT INTO `chmv`.`fence.ab` (chmv_from, chmv_until) SELECT"
+    assert render_moment_ahead(STATE.fence, 0.5, raised=True) == f"{insert} {moment}, {never}"
+    assert render_moment_ahead(STATE.fence, 0.5, raised=False) == f"{insert} {never}, {moment}"
 
 
 def test_fence_is_read_as_one_pair_and_closed_for_good() -> None:
