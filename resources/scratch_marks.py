@@ -7,7 +7,7 @@ anything else is built again. Scratches that nobody published within a day are d
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from chmv_assets.core.errors import ServerError
@@ -26,6 +26,8 @@ class ScratchMarks:
     """Reads and writes marks; makes its table when it is not there."""
 
     executor: Executor
+    _known: dict[tuple[str, str], str] = field(default_factory=dict)  # what we read or wrote last
+    _expired: bool = False
 
     def _prepare(self) -> None:
         self.executor.create_database(SCRATCH_DATABASE)
@@ -51,11 +53,14 @@ class ScratchMarks:
             f"SELECT mark FROM {MARKS.sql} FINAL WHERE scratch = {{s:String}} AND window = {{w:String}}",
             {"s": scratch.table, "w": window_key(window)},
         )
-        return str(rows[0][0]) if rows else ""
+        mark = str(rows[0][0]) if rows else ""
+        self._known[scratch.table, window_key(window)] = mark
+        return mark
 
     def write(self, scratch: QName, window: Window | None, mark: str) -> None:
         sql = f"INSERT INTO {MARKS.sql} (scratch, window, mark) SELECT {{s:String}}, {{w:String}}, {{m:String}}"
         values = {"s": scratch.table, "w": window_key(window), "m": mark}
+        self._known.pop((scratch.table, window_key(window)), None)
         try:
             self.executor.server.command(sql, values)
         except ServerError as error:
@@ -65,14 +70,23 @@ class ScratchMarks:
             self.executor.server.command(sql, values)
 
     def forget(self, scratch: QName, window: Window | None) -> None:
-        self.write(scratch, window, "")
+        """A mark whose share is gone says so too late, by itself; this one says it at once."""
+        if self._known.get((scratch.table, window_key(window))) != "":
+            self.write(scratch, window, "")
 
     def expire(self) -> None:
-        """Drop scratch tables whose newest share is older than a day and was never published."""
+        """Drop scratch tables of views that nobody has filled or published for a day; looked for once per rebuilder.
+
+        Those of gated rebuilds have an id instead of a view's name, and the journal to clear them away.
+        """
+        if self._expired:
+            return
+        self._expired = True
         rows = self._rows(
-            f"SELECT scratch FROM {MARKS.sql} FINAL GROUP BY scratch "
-            "HAVING max(built_at) < now() - {age:UInt32} AND countIf(mark != '') > 0",
-            {"age": EXPIRE_SECONDS},
+            "SELECT name FROM system.tables WHERE database = {database:String} AND startsWith(name, 'scratch.') "
+            "AND NOT match(name, '^scratch\\\\.[0-9a-f]{12}\\\\.[0-9]+$') AND metadata_modification_time < now() - {age:UInt32} "
+            f"AND name NOT IN (SELECT scratch FROM {MARKS.sql} FINAL WHERE built_at >= now() - {{age:UInt32}})",
+            {"database": SCRATCH_DATABASE, "age": EXPIRE_SECONDS},
         )
         for (scratch,) in rows:
             name = QName(SCRATCH_DATABASE, str(scratch))

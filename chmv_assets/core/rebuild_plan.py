@@ -103,19 +103,18 @@ def can_prebuild(catalog: Catalog, view: Object) -> bool:
     return catalog.facts[view.name].view_class in SPLITTABLE and mentions == 1
 
 
-def plan_closed(
-    target: QName, views: Sequence[Object], roots: Iterable[QName], scratches: Iterable[QName]
-) -> tuple[Step, ...]:
-    """The closed protocol for the views of a target, each with a scratch of its own."""
+def plan_closed(target: QName, views: Sequence[Object], roots: Iterable[QName], scratch: QName) -> tuple[Step, ...]:
+    """The closed protocol for the views of a target, with one scratch for all of them."""
     return (
         Step("drain", target),
         *(Step("settle", root) for root in roots),
+        Step("scratch", scratch),
         *(Step("compute", view.name) for view in views),
         Step("compare", target),
         Step("publish", target),
         Step("drain", target),
         Step("compare", target),
-        *(Step("drop scratch", scratch) for scratch in scratches),
+        Step("drop scratch", scratch),
     )
 
 

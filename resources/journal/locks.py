@@ -107,7 +107,7 @@ class Locks:
 
     def release(self, held: HeldLock) -> bool:
         """Give a lock back; False if it was not ours any more."""
-        return self._create(held.name, plan_release(held.state))
+        return self._create(held.name, plan_release(held.state), confirmed=True)
 
     def forget(self, name: str) -> None:
         """Remove every trace of a lock whose subject is done for good; its fencing tokens begin anew."""
@@ -140,8 +140,8 @@ class Locks:
         states = [decode_generation(str(table), str(comment)) for table, comment, _ in rows]
         return states[0], states, int(rows[0][2])
 
-    def _create(self, name: str, wanted: LockState) -> bool:
-        """Win the generation or not; a win counts only if no higher one exists."""
+    def _create(self, name: str, wanted: LockState, *, confirmed: bool = False) -> bool:
+        """Win the generation or not; a win counts only if no higher one exists, which the server's word confirms for a release."""
         try:
             self.server.command(render_generation(name, wanted, self.cluster))
         except ServerError as error:
@@ -150,6 +150,9 @@ class Locks:
             if error.code is not None:
                 raise
             # No answer: it may have been created. The read below tells, since the owner in the comment is unique.
+        else:
+            if confirmed:
+                return True
         seen, states, _ = self._read(name)
         if wanted not in states:
             return False

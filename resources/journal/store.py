@@ -126,7 +126,7 @@ class Journal:
 
     def read_rebuilds(self, limit: int, *, target: str = "") -> list[RebuildRecord]:
         """Rebuilds (of a target), those that need a look first, then the newest; none if there is no journal. Creates nothing."""
-        statement = read_rebuilds(None, self.cluster, limit, target)
+        statement = read_rebuilds((), self.cluster, limit, target)
         return [decode_rebuild(row) for row in self._rows_if_any(statement)]
 
     def note_batch(

@@ -86,6 +86,6 @@ def _finish(executor: Executor, journal: Journal, record: RebuildRecord, leases:
 
 def _read_again(journal: Journal, record: RebuildRecord) -> RebuildRecord | None:
     """The record as it is now that its target is ours; None if it is done."""
-    statement = read_rebuilds("running", journal.cluster)
+    statement = read_rebuilds(("running",), journal.cluster)
     rows = journal.server.rows(statement.sql, statement.parameters, statement.settings)
     return next((one for row in rows if (one := decode_rebuild(row)).rebuild_id == record.rebuild_id), None)

@@ -23,8 +23,9 @@ from resources.rebuild.fenced_run import FencedRun
 from resources.rebuild.gated import publish_gated
 from resources.rebuild.gated_run import OnStep
 from resources.rebuild.leases import hold_target
-from resources.rebuild.recovery import clear_unverified, recover_target
+from resources.rebuild.recovery import clear_unverified, recover_targets
 from resources.rebuild.result import Published
+from resources.rebuild.shares import forget_shares
 from resources.rebuild.workbench import Workbench
 from resources.scratch_marks import window_key
 
@@ -52,8 +53,7 @@ def publish_fenced(
     with ExitStack() as stack:
         names = sorted(one.name for one in (target, *behind))
         leases = [stack.enter_context(hold_target(bench, journal, name)) for name in names]
-        for name in names:
-            recover_target(bench.executor, journal, name)
+        unverified = recover_targets(bench.executor, journal, names)
         run, tries = _try_often(bench, journal, target, window, leases, on_step, lead_seconds)
         changed, repair = run.changed, run.repair
     if repair is not None:
@@ -61,8 +61,8 @@ def publish_fenced(
         changed += publish_gated(
             bench, journal, target, repair.window, run.out.state.doubt, downstream=behind
         ).partitions
-    clear_unverified(journal, target.name, window_key(window))
-    bench.forget(target, window)
+    clear_unverified(journal, [one for one in unverified if one.target == target.name], window_key(window))
+    forget_shares(bench, journal, target, window)
     after = sum(state.rows for state in bench.target_states(target, window))
     return Published(
         protocol="fenced", why=why, partitions=tuple(dict.fromkeys(changed)), rows_before=before, rows_after=after,

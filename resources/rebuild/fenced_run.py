@@ -247,7 +247,7 @@ class FencedRun:
 
     def _swap(self) -> None:
         self._check()
-        self.changed = self.bench.swap(self.plan.target, self.plan.window, [self.plan.state.scratch])
+        self.changed = self.bench.swap(self.plan.target, self.plan.window, [self.plan.state.scratch]).partitions
 
     def _compare(self, target: QName) -> None:
         """A late row from before the fence, which its writer dated himself, may have fallen between: then once more."""

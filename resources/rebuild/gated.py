@@ -22,8 +22,9 @@ from chmv_assets.core.windows import Window
 from resources.journal import Journal
 from resources.rebuild.gated_run import GatedRun, OnStep, Prepared
 from resources.rebuild.leases import hold_target
-from resources.rebuild.recovery import clear_unverified, recover_target
+from resources.rebuild.recovery import clear_unverified, recover_targets
 from resources.rebuild.result import Published
+from resources.rebuild.shares import forget_shares
 from resources.rebuild.whole import ColdShares
 from resources.rebuild.workbench import Workbench
 from resources.scratch_marks import window_key
@@ -69,8 +70,7 @@ def publish_gated(
         leases = [
             stack.enter_context(hold_target(bench, journal, one.name)) for one in sorted(targets, key=lambda t: t.name)
         ]
-        for one in targets:
-            recover_target(bench.executor, journal, one.name)
+        unverified = recover_targets(bench.executor, journal, {one.name for one in targets})
         for attempt in range(1, MAX_TRIES + 1):
             run = _prepare(bench, targets, window, secrets.token_hex(6), protocol)
             run.states = states
@@ -83,12 +83,11 @@ def publish_gated(
                     raise
                 bench.executor.log(f"{target.name}: disturbed, once more. {error}")
                 continue
-            after = sum(state.rows for state in bench.target_states(target, window))
+            clear_unverified(journal, unverified, window_key(window))
             for one in targets:
-                clear_unverified(journal, one.name, window_key(window))
-                bench.forget(one, window)
+                forget_shares(bench, journal, one, window)
             return Published(
-                protocol=protocol, why=why, partitions=changed, rows_before=sum(state.rows for state in states), rows_after=after, tries=attempt,
+                protocol=protocol, why=why, partitions=changed, rows_before=sum(state.rows for state in states), rows_after=carrier.rows, tries=attempt,
                 seconds=bench.clock() - started, gate_seconds=run.gate_seconds,
                 downstream=tuple(one.name for one in downstream),
             )  # fmt: skip

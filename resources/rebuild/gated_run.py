@@ -61,6 +61,7 @@ class GatedRun:
     run: Prepared
     on_step: OnStep
     cold: ColdShares
+    rows: int = 0  # of the first target's window, as published
     _built: dict[QName, set[str]] = field(default_factory=dict)  # view → parts that are computed
     _until_ms: int = 0
     _shut_at: float = 0.0
@@ -205,9 +206,12 @@ class GatedRun:
         self._check_time(target)
         self.check_leases()
         scratch = next(scratch for feed, scratch in self.run.feeds.values() if feed.target.name == target)
-        self._changed += self.bench.swap(
+        swapped = self.bench.swap(
             self.run.targets[target], self.run.window, [scratch], lambda: self._check_time(target, begun=True)
         )
+        self._changed += swapped.partitions
+        if target == self.run.target.name:
+            self.rows = swapped.rows
         self._published.append(target)
         if self._server_ms() >= self._until_ms:
             raise RebuildDisturbed(

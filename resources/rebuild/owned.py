@@ -7,14 +7,14 @@ for a driver that has died is seen, and the window is done again.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from chmv_assets.core.errors import RebuildRefused
 from chmv_assets.core.model import Object
 from chmv_assets.core.names import QName
 from chmv_assets.core.rebuild import SCRATCH_DATABASE, covered_window
-from chmv_assets.core.rebuild_journal import commit_lock
+from chmv_assets.core.rebuild_journal import RebuildRecord, commit_lock
 from chmv_assets.core.rebuild_plan import find_roots
 from chmv_assets.core.windows import Window
 from resources.journal import Journal
@@ -36,6 +36,7 @@ def publish_owned(
     window: Window | None,
     why: str,
     replay: Replay | None = None,
+    unverified: Sequence[RebuildRecord] = (),
 ) -> Published:
     """Replace a window of a target while nobody commits; with `replay`, from landing files instead of the sources."""
     roots = find_roots(bench.catalog, target.name)
@@ -54,7 +55,7 @@ def publish_owned(
             )
         if replay is not None:
             stack.enter_context(_archives(bench, target, window, replay))
-        return publish_closed(bench, journal, target, window, why, protocol="owned")
+        return publish_closed(bench, journal, target, window, why, protocol="owned", unverified=unverified)
 
 
 @contextmanager

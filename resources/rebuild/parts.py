@@ -12,7 +12,7 @@ from resources.introspect import PartitionState
 from resources.rebuild.workbench import Workbench
 
 MERGE_SECONDS = 30.0
-_POLL_SECONDS = 0.2
+_POLL_SECONDS = 0.02
 
 
 def fetch_parts(server: Server, table: QName) -> list[Part]:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from chmv_assets.core.errors import ChmvError, RebuildDisturbed, RebuildRefused
 from chmv_assets.core.fence import LEAD_SECONDS
 from chmv_assets.core.model import Object
-from chmv_assets.core.rebuild import needs_replay, scratch_name
-from chmv_assets.core.rebuild_journal import read_published
+from chmv_assets.core.names import QName
+from chmv_assets.core.rebuild import SCRATCH_DATABASE, needs_replay, scratch_name
+from chmv_assets.core.rebuild_journal import RebuildRecord, read_published
 from chmv_assets.core.rebuild_plan import (
     Step,
     choose_protocol,
@@ -22,6 +23,7 @@ from chmv_assets.core.rebuild_plan import (
 from chmv_assets.core.settings_values import FeedChoice, Protocol
 from chmv_assets.core.windows import Window
 from resources.journal import Journal
+from resources.journal.lease import keep_lease
 from resources.rebuild.closed import publish_closed
 from resources.rebuild.fenced import explain_fenced, publish_fenced
 from resources.rebuild.gated import explain_gated, publish_gated
@@ -29,15 +31,17 @@ from resources.rebuild.gated_run import OnStep
 from resources.rebuild.leases import hold_target
 from resources.rebuild.marks import note_rebuilt, read_stale
 from resources.rebuild.owned import Replay, publish_owned
-from resources.rebuild.recovery import recover_rebuilds, recover_target
+from resources.rebuild.recovery import recover_rebuilds, recover_targets
 from resources.rebuild.result import Published
-from resources.rebuild.workbench import Workbench
+from resources.rebuild.shares import forget_shares, share_lock
+from resources.rebuild.workbench import ScratchResult, Workbench
 from resources.scratch_marks import window_key
 
 _BUILT: tuple[Protocol, ...] = ("closed", "gated", "fenced", "owned", "whole")
 
 
 CHAIN = "a chain under one gate"
+SHARE_WAIT_SECONDS = 300.0  # another run that fills the same share: it will be valid for us too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,12 +90,12 @@ class Rebuilder(Workbench):
         if choice.protocol == "fenced":
             return publish_fenced(self, journal, target, window, choice.why, on_step, self.fence_lead_seconds)
         if choice.protocol == "owned":
-            with self._alone(journal, target, window):
+            with self._alone(journal, target, window) as unverified:
                 replay = self.replay if choice.replayed else None
-                return publish_owned(self, journal, target, window, choice.why, replay)
+                return publish_owned(self, journal, target, window, choice.why, replay, unverified)
         try:
-            with self._alone(journal, target, window):
-                return publish_closed(self, journal, target, window, choice.why)
+            with self._alone(journal, target, window) as unverified:
+                return publish_closed(self, journal, target, window, choice.why, unverified=unverified)
         except RebuildDisturbed as error:
             if choice.asked:
                 raise
@@ -99,19 +103,28 @@ class Rebuilder(Workbench):
         return publish_gated(self, journal, target, window, "inserts disturbed the closed protocol", on_step)
 
     @contextmanager
-    def _alone(self, journal: Journal, target: Object, window: Window | None) -> Iterator[None]:
-        """Hold the target; whoever is cut off or fails takes scratches along, and the journal does not call it running."""
+    def _alone(self, journal: Journal, target: Object, window: Window | None) -> Iterator[list[RebuildRecord]]:
+        """Hold the target; whoever is cut off or fails takes scratches along, and the journal does not call it running.
+
+        Gives the records of the target that are unverified. Rows of a fenced rebuild that died may wait in its shadow, so it is
+        finished first.
+        """
         with hold_target(self, journal, target.name):
-            recover_target(
-                self.executor, journal, target.name
-            )  # rows of a fenced rebuild that died may wait in its shadow
+            unverified = recover_targets(self.executor, journal, [target.name])
             try:
-                yield
+                yield unverified
             except BaseException:
                 with suppress(ChmvError):  # what happened inside matters more; the next rebuild clears up the rest
-                    recover_target(self.executor, journal, target.name)
-                    self.forget(target, window)
+                    recover_targets(self.executor, journal, [target.name])
+                    forget_shares(self, journal, target, window)
                 raise
+
+    def build_scratch(self, view: Object, window: Window | None) -> ScratchResult:
+        """Compute a view's share of a window for its target; one at a time."""
+        journal = self._journal()
+        lock = share_lock(scratch_name(view.target if view.target is not None else view.name, view.name))
+        with keep_lease(journal, lock, lease_seconds=self.lease_seconds, wait_seconds=SHARE_WAIT_SECONDS):
+            return super().build_scratch(view, window)
 
     def publish_chain(
         self,
@@ -175,7 +188,7 @@ class Rebuilder(Workbench):
         if choice.protocol == "fenced":
             return explain_fenced(self, target, window, self.cluster)
         views, roots = self.rebuildable_views(target), find_roots(self.catalog, target.name)
-        steps = plan_closed(target.name, views, roots, [scratch_name(target.name, view.name) for view in views])
+        steps = plan_closed(target.name, views, roots, QName(SCRATCH_DATABASE, "scratch.plan.0"))
         if choice.protocol == "owned":
             return plan_owned(
                 steps, roots, [source.name for source in self._sources(target)] if choice.replayed else ()

@@ -7,6 +7,7 @@ or owned rebuild that died between its swap and its last comparison is noted as 
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from chmv_assets.core.errors import ChmvError
@@ -56,22 +57,27 @@ def _finish_other(executor: Executor, journal: Journal, record: RebuildRecord) -
         return None
 
 
-def recover_target(executor: Executor, journal: Journal, target: QName) -> list[RebuildRecord]:
-    """Roll back what is left of earlier rebuilds of a target whose lease we hold: their owners are gone."""
-    return [_roll_back(executor, journal, record) for record in _read(journal, "running") if record.target == target]
+def recover_targets(executor: Executor, journal: Journal, targets: Collection[QName]) -> list[RebuildRecord]:
+    """Roll back what is left of earlier rebuilds of targets whose leases we hold: their owners are gone.
+
+    Gives the records of these targets that are unverified now: nobody else can add one while we hold the leases.
+    """
+    found = [record for record in _read(journal, "running", "unverified") if record.target in targets]
+    now = [_roll_back(executor, journal, record) if record.status == "running" else record for record in found]
+    return [record for record in now if record.status == "unverified"]
 
 
-def clear_unverified(journal: Journal, target: QName, window: str) -> None:
-    """A window is right now, whatever happened to earlier rebuilds of it."""
-    for record in _read(journal, "unverified"):
-        if (record.target, record.window) == (target, window):
+def clear_unverified(journal: Journal, records: Iterable[RebuildRecord], window: str) -> None:
+    """A window is right now, whatever happened to earlier rebuilds of it (`recover_targets` gave them)."""
+    for record in records:
+        if record.window == window:
             done = replace(record, status="published", version=journal.versions.next(above=record.version))
             journal.run(write_rebuild(done, journal.cluster))
 
 
-def _read(journal: Journal, status: RebuildStatus) -> list[RebuildRecord]:
+def _read(journal: Journal, *statuses: RebuildStatus) -> list[RebuildRecord]:
     journal.prepare()
-    statement = read_rebuilds(status, journal.cluster)
+    statement = read_rebuilds(statuses, journal.cluster)
     rows = journal.server.rows(statement.sql, statement.parameters, statement.settings)
     return [decode_rebuild(row) for row in rows]
 
@@ -83,7 +89,11 @@ def _roll_back(executor: Executor, journal: Journal, record: RebuildRecord) -> R
         executor.log(f"{record.target}: rolling back rebuild {record.rebuild_id} of {record.owner}")
         undo(executor, record.rebuild_id, record.steps[: record.step + 1], journal.cluster)
         status: RebuildStatus = "rolled_back"
+    elif record.steps and record.steps[record.step].kind != "publish":  # closed or owned, while it computed
+        undo(executor, record.rebuild_id, record.steps[: record.step + 1], journal.cluster)
+        status = "rolled_back"
     else:  # it died between its swap and the comparison: rows that came in between may be missing
+        undo(executor, record.rebuild_id, record.steps, journal.cluster)
         executor.log(
             f"{record.target} {record.window}: was swapped in by {record.owner}, who died before it was verified"
         )

@@ -1,11 +1,12 @@
-"""Putting scratches in the place of what a target holds, partition by partition, and clearing them away afterwards.
+"""Putting scratches in the place of what a target holds, partition by partition.
 
 Readers see the old or the new partition, never a hole. A window for which there is nothing to put is not emptied on a mere suspicion.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from chmv_assets.core.ddl_reader import view_of_inner
@@ -19,6 +20,15 @@ from resources.introspect import fetch_existing, fetch_partitions
 if TYPE_CHECKING:
     from resources.rebuild.workbench import Workbench
 
+
+@dataclass(frozen=True, slots=True)
+class Swapped:
+    """What a swap changed: ids of partitions, and the rows that stand in them now."""
+
+    partitions: tuple[str, ...]
+    rows: int
+
+
 SWAP_AT_ONCE = 100  # partitions per statement: 0.16 s of one part each; a gate's time can be looked at in between
 
 
@@ -28,7 +38,7 @@ def swap(
     window: Window | None,
     scratches: Sequence[QName],
     before_chunk: Callable[[], None] = lambda: None,
-) -> tuple[str, ...]:
+) -> Swapped:
     """Publish what the scratches hold together; partitions that became empty go.
 
     `before_chunk` is asked before every handful of partitions whether there is time for it.
@@ -42,6 +52,7 @@ def swap(
     ready = sorted(set().union(*by_share))
     stale = sorted({state.partition_id for state in mine.get(held, ())} - set(ready))
     if not ready and stale:
+        _require_scratches(target, fetch_existing(bench.executor.server, scratches), scratches)
         _check_emptying(bench, target, window)
     _check_real_name(bench, target)
     source = scratches[0]
@@ -60,7 +71,16 @@ def swap(
         bench.executor.drop_partition(target.name, partition_id)
     if len(scratches) > 1:
         bench.executor.drop_table(scratch_name(target.name, None))
-    return tuple(ready + stale)
+    return Swapped(tuple(ready + stale), sum(state.rows for scratch in scratches for state in mine.get(scratch, ())))
+
+
+def _require_scratches(target: Object, there: Collection[QName], scratches: Sequence[QName]) -> None:
+    """A scratch that somebody dropped gives nothing either, and that says nothing of the sources."""
+    if gone := [scratch for scratch in scratches if scratch not in there]:
+        raise RebuildDisturbed(
+            f"target {target.name}: {', '.join(map(str, gone))} is gone but wanted it as it was filled. Somebody dropped it during the "
+            "rebuild. Nothing was published. Run it again."
+        )
 
 
 def _check_emptying(bench: Workbench, target: Object, window: Window | None) -> None:
@@ -96,23 +116,3 @@ def _check_real_name(bench: Workbench, target: Object) -> None:
             f"view {view_of_inner(target.name)}: was created anew during the rebuild but wanted it as it was. Its hidden table is another "
             "one now, and untouched. Run it again."
         )
-
-
-def forget(bench: Workbench, target: Object, window: Window | None) -> None:
-    """Shares of a published window are not needed any more; a scratch table without parts goes."""
-    scheme = bench.catalog.schemes.get(target.name)
-    _, partitions = covered_window(scheme, window, bench.timezone, bench.server_zone)
-    shares = [scratch_name(target.name, view.name) for view in bench.catalog.views_into(target.name)]
-    union = scratch_name(target.name, None)  # left by one that died inside its swap
-    there = fetch_existing(bench.executor.server, [*shares, union])
-    if union in there:
-        bench.executor.drop_table(union)
-    for scratch in (share for share in shares if share in there):
-        held = fetch_partitions(bench.executor.server, [scratch]).get(scratch, ())
-        mine = bench.of_window(held, target, partitions)
-        bench.marks.forget(scratch, window)
-        if len(mine) == len(held):
-            bench.executor.drop_table(scratch)
-            continue
-        for state in mine:
-            bench.executor.drop_partition(scratch, state.partition_id)

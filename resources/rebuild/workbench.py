@@ -42,7 +42,7 @@ from resources.introspect import (
 )
 from resources.journal.lease import LEASE_SECONDS
 from resources.rebuild.scratch_parts import merge_aside
-from resources.rebuild.swap import forget, swap
+from resources.rebuild.swap import Swapped, swap
 from resources.scratch_marks import ScratchMarks
 
 DRAIN_SECONDS = 60.0
@@ -50,8 +50,10 @@ MAX_PIECES = 256
 _PIECES_STEP = 4
 _MEMORY_LIMIT = 241
 _HEADROOM = 1.2
+_SMALL = 2**26  # bytes that are not worth asking for
 
 
+SourceState = list[tuple[str, int, int, int]]  # changes with every insert into what a share depends on
 Shape = tuple[
     Sequence[str], Sequence[tuple[str, str]]
 ]  # columns that a target takes; columns and types that a view gives
@@ -107,30 +109,42 @@ class Workbench:
         return database if any(name.database == database for name in self.catalog.objects) else ""
 
     def build_scratch(self, view: Object, window: Window | None) -> ScratchResult:
-        """Compute a view's share of a window into its scratch table; a share that is still valid is kept."""
+        """Compute a view's share of a window into its scratch table; a share that is still valid is kept.
+
+        For whoever holds that scratch: two at once would both fill it.
+        """
         started = self.clock()
         feed, partitions = self.feed(view, window)
         scratch = scratch_name(feed.target.name, view.name)
         self.marks.expire()
         self.executor.create_like(scratch, feed.target.name)
-        made_of = [[view.digest, feed.target.digest, str(feed.archive or "")], self.source_state(feed)]
+        made_of = _made_of(feed, self.source_state(feed))
         done = self.marks.read(scratch, window)
         held = self.real_name(feed.target.name)
         found = fetch_partitions(self.executor.server, [scratch, held])
         states = self.of_window(found.get(scratch, ()), feed.target, partitions)
-        if done == _mark(made_of, states):
-            rows = sum(state.rows for state in states)
-            return ScratchResult(
-                view=view.name, scratch=scratch, rows=rows, seconds=self.clock() - started, reused=True
-            )
-        for state in states:
-            self.executor.drop_partition(scratch, state.partition_id)
-        self.check_room(feed, self.of_window(found.get(held, ()), feed.target, partitions))
-        self.fill(feed, scratch)
-        states = self.states(scratch, feed.target, partitions)
-        self.marks.write(scratch, window, _mark(made_of, states))
+        reused = done == _mark(made_of, states)
+        if not reused:
+            for state in states:
+                self.executor.drop_partition(scratch, state.partition_id)
+            self.check_room(feed, self.of_window(found.get(held, ()), feed.target, partitions))
+            self.fill(feed, scratch)
+            states = self.states(scratch, feed.target, partitions)
+            self.marks.write(scratch, window, _mark(made_of, states))
         rows = sum(state.rows for state in states)
-        return ScratchResult(view=view.name, scratch=scratch, rows=rows, seconds=self.clock() - started, reused=False)
+        return ScratchResult(view=view.name, scratch=scratch, rows=rows, seconds=self.clock() - started, reused=reused)
+
+    def find_share(self, view: Object, window: Window | None, state: SourceState) -> QName | None:
+        """The scratch that holds a view's share, computed from this very state of its source, if there is one.
+
+        It stays as it is until the source changes: whoever fills it anew has seen another state.
+        """
+        feed, partitions = self.feed(view, window)
+        scratch = scratch_name(feed.target.name, view.name)
+        done = self.marks.read(scratch, window)
+        if not done or done != _mark(_made_of(feed, state), self.states(scratch, feed.target, partitions)):
+            return None
+        return scratch
 
     def fill(
         self,
@@ -211,7 +225,7 @@ class Workbench:
         """Refuse to fill the disk: a scratch may become as large as what it replaces (`states`, if they are known)."""
         states = self.target_states(feed.target, feed.window) if states is None else states
         wanted = _HEADROOM * sum(state.bytes_on_disk for state in states)
-        free = fetch_free_bytes(self.executor.server, self.real_name(feed.target.name))
+        free = fetch_free_bytes(self.executor.server, self.real_name(feed.target.name)) if wanted > _SMALL else None
         if free is not None and free < wanted:
             raise RebuildRefused(
                 f"target {feed.target.name}: {free / 1e9:.1f} GB are free on its disk but wanted {wanted / 1e9:.1f} GB for a second copy of "
@@ -261,14 +275,33 @@ class Workbench:
         _, partitions = covered_window(scheme, window, self.timezone, self.server_zone)
         return self.states(target.name, target, partitions)
 
-    def source_state(self, feed: Feed) -> list[tuple[str, int, int, int]]:
+    def look(
+        self, target: Object, window: Window | None, views: Sequence[Object]
+    ) -> tuple[list[SourceState], tuple[PartitionState, ...]]:
+        """The state of each view's source and the target's partitions of the window, with one query."""
+        feeds = [self.feed(view, window)[0] for view in views]
+        self.catch_up_all(views)
+        held = self.real_name(target.name)
+        found = fetch_partitions(self.executor.server, [held, *{feed.source.name for feed in feeds}])
+        scheme = self.catalog.schemes.get(target.name)
+        _, partitions = covered_window(scheme, window, self.timezone, self.server_zone)
+        states = [self._state_of(feed, found.get(feed.source.name, ())) for feed in feeds]
+        return states, self.of_window(found.get(held, ()), target, partitions)
+
+    def source_state(self, feed: Feed) -> SourceState:
         """What the share depends on: the source's partitions that overlap the window, or all of them.
 
         A source that holds no rows (Null, replayed) tells nothing of inserts; who replays it holds its commit lock.
         """
         if not feed.source.engine.endswith("MergeTree"):
             return []
-        states = fetch_partitions(self.executor.server, [feed.source.name]).get(feed.source.name, ())
+        return self._state_of(
+            feed, fetch_partitions(self.executor.server, [feed.source.name]).get(feed.source.name, ())
+        )
+
+    def _state_of(self, feed: Feed, states: Sequence[PartitionState]) -> SourceState:
+        if not feed.source.engine.endswith("MergeTree"):
+            return []
         states = self.overlapping(feed, states)
         if family(feed.source.engine) == "plain":
             return [state.fingerprint for state in states]
@@ -292,16 +325,11 @@ class Workbench:
         if source.engine.startswith("Replicated"):
             self.executor.sync_replica(source.name)
 
-    def block_state(self, view: Object, window: Window | None) -> list[tuple[str, int, int, int]]:
-        feed, _ = self.feed(view, window)
-        self.catch_up(feed.source)
-        return self.source_state(feed)
-
-    def quiet_state(self, view: Object, window: Window | None) -> list[tuple[str, int, int, int]]:
-        state = self.block_state(view, window)
-        self.drain()
-        self.catch_up(self.feed(view, window)[0].source)  # a block that another replica got earlier and wrote later
-        return state
+    def catch_up_all(self, views: Sequence[Object]) -> None:
+        """The same for the sources of these views."""
+        for name in dict.fromkeys(self.catalog.trigger_of(view.name) for view in views):
+            if name is not None and name in self.catalog.objects:
+                self.catch_up(self.catalog.objects[name])
 
     def drain(self, limit_seconds: float = DRAIN_SECONDS) -> None:
         """Wait until every insert that runs now has ended."""
@@ -322,13 +350,13 @@ class Workbench:
         window: Window | None,
         scratches: Sequence[QName],
         before_chunk: Callable[[], None] = lambda: None,
-    ) -> tuple[str, ...]:
+    ) -> Swapped:
         """Publish what the scratches hold together; partitions that became empty go."""
         return swap(self, target, window, scratches, before_chunk)
 
-    def forget(self, target: Object, window: Window | None) -> None:
-        """Shares of a published window are not needed any more."""
-        forget(self, target, window)
+
+def _made_of(feed: Feed, state: SourceState) -> list[object]:
+    return [[feed.view.digest, feed.target.digest, str(feed.archive or "")], state]
 
 
 def _mark(made_of: object, states: Sequence[PartitionState]) -> str:

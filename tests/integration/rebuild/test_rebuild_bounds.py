@@ -59,7 +59,8 @@ def test_window_that_does_not_fit_into_memory_is_computed_in_pieces(
 
 
 def test_disk_is_not_filled(big: Pipe, monkeypatch: pytest.MonkeyPatch, left_over: Callable[[], list[str]]) -> None:
-    monkeypatch.setattr("resources.rebuild.workbench.fetch_free_bytes", lambda *_: 1_000_000)
+    monkeypatch.setattr("resources.rebuild.workbench.fetch_free_bytes", lambda *_: 1_000)
+    monkeypatch.setattr("resources.rebuild.workbench._SMALL", 0)  # a test's window is
     with pytest.raises(RebuildRefused, match=r"0\.0 GB are free on its disk but wanted"):
         big.publish(day("2026-07-05"))
     assert len(left_over()) <= 1

@@ -102,7 +102,7 @@ def test_replay_is_explained_with_its_tables_and_locks(make: Callable[..., Pipe]
     assert (published.protocol, published.why) == (chosen, why) == ("owned", "replayed: asked for a replay")
     kinds = [step.kind for step in steps]
     assert kinds == [
-        "hold commits", "replay", "drain", "settle", "compute", "compare", "publish", "drain", "compare", "drop scratch",
+        "hold commits", "replay", "drain", "settle", "scratch", "compute", "compare", "publish", "drain", "compare", "drop scratch",
         "drop replay", "release commits",
     ]  # fmt: skip
     assert {step.name for step in steps if step.kind in ("hold commits", "replay")} == {root}
