@@ -4,8 +4,10 @@
     python -m bench.rebuild --rows 2000000 --rounds 9
     python -m bench.rebuild --quick             seconds, to see that it works
 
-Hot: two writers insert 50 rows at a time into the day meanwhile, and send again what the gate refuses; the bare side runs under the
-same writers. Sides take turns and change who begins, so that other load hits them alike. Before each rebuild its partition is
+Two views read the same source: a light one (count and sum, 0.6 s for 10 million rows here) and one with states, as in the demo (distinct
+users, a quantile). What an exact rebuild costs is mostly constant, some 40 short statements, so the light view shows it at its worst.
+Hot: two writers, processes of their own, insert 50 rows at a time into the day meanwhile, and send again what the gate refuses; the
+bare side runs under the same writers. Sides take turns and change who begins, so that other load hits them alike. Before each rebuild its partition is
 doubled, so that only a rebuild makes it right. The bounds to keep: gated and closed at most 1.25 of the bare insert. A range is
 90 windows in one process against one `chmv rebuild` process per window, of which a few are timed and the rest is reckoned.
 The exit code tells only whether the targets equal their query in the end: a benchmark does not judge.
@@ -14,12 +16,12 @@ The exit code tells only whether the targets equal their query in the end: a ben
 from __future__ import annotations
 
 import itertools
+import multiprocessing
 import os
 import random
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -28,6 +30,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
 from statistics import median, quantiles
+from typing import Any
 
 import click
 from rich.console import Console
@@ -48,14 +51,32 @@ from resources.executor import Executor
 from resources.rebuild import Published, Rebuilder
 
 BOUND = 1.25
-TARGET = QName("bank", "daily")
 HOT, COLD, RANGE_START = date(2026, 11, 15), date(2026, 10, 1), date(2026, 1, 1)
 COUNTRIES, BUCKETS = 20, 5_000  # their product: rows of a day in the target
 WRITERS, WRITER_ROWS, PAUSE_SECONDS = 2, 50, 0.02
 TIMED_PROCESSES = 6
-QUERY = (
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A view and its target."""
+
+    target: QName
+    query: str
+    finished: str  # columns of the target as numbers
+
+
+LIGHT = View(
+    QName("bank", "daily"),
     f"SELECT toDate(ts) AS day, country, user_id % {BUCKETS} AS bucket, count() AS payments, sum(amount) AS amount "
-    "FROM bank.payments GROUP BY day, country, bucket"
+    "FROM bank.payments GROUP BY day, country, bucket",
+    "sum(payments), sum(amount)",
+)
+STATES = View(
+    QName("bank", "audience"),
+    "SELECT toDate(ts) AS day, country, toHour(ts) AS hour, countState() AS payments, uniqState(user_id) AS users, "
+    "quantilesTDigestState(0.5, 0.99)(amount) AS amounts FROM bank.payments GROUP BY day, country, hour",
+    "countMerge(payments), uniqMerge(users)",
 )
 DDL = f"""
 CREATE TABLE bank.payments (user_id UInt64, ts DateTime('UTC'), amount UInt32, country LowCardinality(String))
@@ -64,7 +85,12 @@ SETTINGS non_replicated_deduplication_window = 10000;
 CREATE TABLE bank.daily (day Date, country LowCardinality(String), bucket UInt64, payments UInt64, amount UInt64)
 ENGINE = SummingMergeTree PARTITION BY toYYYYMMDD(day) ORDER BY (day, country, bucket)
 SETTINGS non_replicated_deduplication_window = 10000;
-CREATE MATERIALIZED VIEW bank.daily_mv TO bank.daily AS {QUERY};
+CREATE MATERIALIZED VIEW bank.daily_mv TO bank.daily AS {LIGHT.query};
+CREATE TABLE bank.audience (day Date, country LowCardinality(String), hour UInt8, payments AggregateFunction(count),
+  users AggregateFunction(uniq, UInt64), amounts AggregateFunction(quantilesTDigest(0.5, 0.99), UInt32))
+ENGINE = AggregatingMergeTree PARTITION BY toYYYYMMDD(day) ORDER BY (day, country, hour)
+SETTINGS non_replicated_deduplication_window = 10000;
+CREATE MATERIALIZED VIEW bank.audience_mv TO bank.audience AS {STATES.query};
 """
 
 
@@ -77,9 +103,8 @@ class Bench:
     catalog: Catalog
     rows: int
     latencies: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))  # phase → seconds
-    phase: str = "idle"
     refusals: int = 0
-    broken: list[BaseException] = field(default_factory=list)
+    phases: list[tuple[float, str]] = field(default_factory=list)  # since when, by the wall clock
 
     def load(self, day: date, rows: int) -> None:
         """Rows of a day, made on the server; users and hours without order."""
@@ -94,17 +119,21 @@ class Bench:
         while self.server.rows("SELECT count() FROM system.merges WHERE database = 'bank'")[0][0]:
             time.sleep(0.2)
 
-    def double(self, day: date) -> None:
-        """Damage a day of the target."""
-        self.server.command(f"INSERT INTO {TARGET.sql} SELECT * FROM {TARGET.sql} WHERE day = '{day}'")
+    def enter(self, phase: str) -> None:
+        """What the writers' inserts from now on count for."""
+        self.phases.append((time.time(), phase))
 
-    def insert_bare(self, day: date) -> float:
+    def double(self, day: date, view: View = LIGHT) -> None:
+        """Damage a day of the target."""
+        self.server.command(f"INSERT INTO {view.target.sql} SELECT * FROM {view.target.sql} WHERE day = '{day}'")
+
+    def insert_bare(self, day: date, view: View = LIGHT) -> float:
         """The alternative: the same rows into an empty table, and no swap."""
-        self.server.command(f"CREATE TABLE bank.bare AS {TARGET.sql}")
+        self.server.command(f"CREATE TABLE bank.bare AS {view.target.sql}")
         started = time.perf_counter()
         self.server.command(
             "INSERT INTO bank.bare "
-            + QUERY.replace(
+            + view.query.replace(
                 " GROUP BY",
                 f" WHERE ts >= toDateTime('{day} 00:00:00', 'UTC') AND ts < toDateTime('{day + timedelta(days=1)} 00:00:00', 'UTC') GROUP BY",
             )
@@ -117,7 +146,9 @@ class Bench:
         executor = Executor(self.server, log=lambda _line: None)
         return Rebuilder(executor, self.catalog, "UTC", lambda: datetime.now(timezone.utc))
 
-    def rebuild(self, day: date, protocol: Protocol, steps: dict[str, list[float]]) -> tuple[float, Published]:
+    def rebuild(
+        self, day: date, protocol: Protocol, steps: dict[str, list[float]], view: View = LIGHT
+    ) -> tuple[float, Published]:
         """One window by a rebuilder of its own, as a run does it; `steps` gets the seconds of each."""
         before = started = time.perf_counter()
         taken: dict[str, float] = defaultdict(float)
@@ -127,69 +158,91 @@ class Bench:
             taken[step.kind] += time.perf_counter() - before
             before = time.perf_counter()
 
-        published = self.rebuilder().publish(self.catalog.objects[TARGET], window(day), protocol, on_step)
+        published = self.rebuilder().publish(self.catalog.objects[view.target], window(day), protocol, on_step)
         for kind, seconds in taken.items():
             steps[kind].append(seconds)
         return time.perf_counter() - started, published
 
     @contextmanager
     def writers(self) -> Iterator[None]:
-        """Writers of the hot day for the length of the block."""
-        stop = threading.Event()
-        threads = [threading.Thread(target=self._write, args=(number, stop), daemon=True) for number in range(WRITERS)]
-        for thread in threads:
-            thread.start()
+        """Writers of the hot day for the length of the block, each in a process of its own."""
+        context = multiprocessing.get_context("spawn")
+        stop, results = context.Event(), context.Queue()
+        made = [
+            context.Process(target=write, args=(self.endpoint, number, stop, results), daemon=True)
+            for number in range(WRITERS)
+        ]
+        for process in made:
+            process.start()
         try:
             yield
         finally:
             stop.set()
-            for thread in threads:
-                thread.join(60)
-        if self.broken:
-            raise self.broken[0]
-
-    def _write(self, number: int, stop: threading.Event) -> None:
-        chance = random.Random(number)
-        first = int(datetime(HOT.year, HOT.month, HOT.day, tzinfo=timezone.utc).timestamp())
-        try:
-            with Server(self.endpoint) as server:
-                for turn in itertools.count():
-                    if stop.wait(PAUSE_SECONDS):
-                        return
-                    values = ", ".join(
-                        f"({chance.randrange(1_000_000)}, {first + chance.randrange(86_400)}, {chance.randrange(1, 998)}, 'C1')"
-                        for _ in range(WRITER_ROWS)
-                    )
-                    phase, started = self.phase, time.perf_counter()
-                    self._send(server, f"INSERT INTO bank.payments VALUES {values}", f"{id(stop)}-{number}-{turn}")
-                    self.latencies[phase].append(time.perf_counter() - started)
-        except BaseException as error:
-            self.broken.append(error)
-
-    def _send(self, server: Server, sql: str, token: str) -> None:
-        while True:
-            try:
-                server.command(sql, settings={"insert_deduplication_token": token, "async_insert": 0})
-            except ServerError as error:
-                if error.code not in REFUSED_CODES:
-                    raise
-                self.refusals += 1
-                time.sleep(0.02)
-            else:
-                return
+            said = [results.get(timeout=60) for _ in made]
+            for process in made:
+                process.join(60)
+        for broken, refusals, taken in said:
+            if broken:
+                raise RuntimeError(broken)
+            self.refusals += refusals
+            for started, seconds in taken:
+                phase = next((name for since, name in reversed(self.phases) if since <= started), "between")
+                self.latencies[phase].append(seconds)
 
     def differences(self) -> int:
         """Groups of the target that are not what the view's query gives now, in all days."""
-        found = "SELECT day, country, bucket, sum(payments) AS payments, sum(amount) AS amount FROM bank.daily GROUP BY day, country, bucket"
         total = 0
-        for (day,) in self.server.rows("SELECT DISTINCT toDate(ts) FROM bank.payments"):
-            sides = [f"SELECT * FROM ({sql}) WHERE day = '{day}'" for sql in (QUERY, found)]
+        days = [day for (day,) in self.server.rows("SELECT DISTINCT toDate(ts) FROM bank.payments")]
+        for view, day in itertools.product((LIGHT, STATES), days):
+            key = "bucket" if view is LIGHT else "hour"
+            sides = [
+                f"SELECT day, country, {key}, {view.finished} FROM {table} WHERE day = '{day}' GROUP BY day, country, {key}"
+                for table in (f"({view.query})", view.target.sql)
+            ]
             total += int(
                 self.server.rows(
                     f"SELECT (SELECT count() FROM ({sides[0]} EXCEPT {sides[1]})) + (SELECT count() FROM ({sides[1]} EXCEPT {sides[0]}))"
                 )[0][0]
             )
         return total
+
+
+def write(endpoint: Endpoint, number: int, stop: Any, results: Any) -> None:
+    """One writer: inserts until it is stopped, then tells when each began and how long it took, refusals included."""
+    chance = random.Random(number)
+    first = int(datetime(HOT.year, HOT.month, HOT.day, tzinfo=timezone.utc).timestamp())
+    taken: list[tuple[float, float]] = []
+    refusals = 0
+    try:
+        with Server(endpoint) as server:
+            for turn in itertools.count():
+                if stop.wait(PAUSE_SECONDS):
+                    break
+                values = ", ".join(
+                    f"({chance.randrange(1_000_000)}, {first + chance.randrange(86_400)}, {chance.randrange(1, 998)}, 'C1')"
+                    for _ in range(WRITER_ROWS)
+                )
+                began, started = time.time(), time.perf_counter()
+                refusals += send(server, f"INSERT INTO bank.payments VALUES {values}", f"{os.getpid()}-{turn}")
+                taken.append((began, time.perf_counter() - started))
+    except Exception as error:
+        results.put((f"{type(error).__name__}: {error}", 0, []))
+        return
+    results.put(("", refusals, taken))
+
+
+def send(server: Server, sql: str, token: str) -> int:
+    """Insert, again and again while the gate refuses it; gives how often it did."""
+    for refusals in itertools.count():
+        try:
+            server.command(sql, settings={"insert_deduplication_token": token, "async_insert": 0})
+        except ServerError as error:
+            if error.code not in REFUSED_CODES:
+                raise
+            time.sleep(0.02)
+        else:
+            return refusals
+    raise AssertionError("unreachable: counting does not end")
 
 
 def window(day: date) -> Window:
@@ -211,42 +264,43 @@ class Measured:
         return median(mine / theirs for mine, theirs in zip(self.turns[ours], self.turns[bare], strict=True))
 
 
-def measure_hot(bench: Bench, measured: Measured, rounds: int, idle_seconds: float) -> None:
+def measure_hot(bench: Bench, measured: Measured, rounds: int, idle_seconds: float, view: View) -> None:
     """Gated and bare under writers, by turns."""
 
     def bare() -> None:
-        bench.phase = "bare insert"
-        measured.turns["bare, hot"].append(bench.insert_bare(HOT))
+        bench.enter("bare insert")
+        measured.turns[f"bare, hot, {view.target.table}"].append(bench.insert_bare(HOT, view))
 
     def gated() -> None:
-        bench.double(HOT)
-        bench.phase = "gated rebuild"
-        seconds, published = bench.rebuild(HOT, "gated", measured.steps)
-        measured.turns["gated, hot"].append(seconds)
+        bench.double(HOT, view)
+        bench.enter("gated rebuild")
+        seconds, published = bench.rebuild(HOT, "gated", measured.steps, view)
+        measured.turns[f"gated, hot, {view.target.table}"].append(seconds)
         measured.gates.append(published.gate_seconds)
         measured.tries.append(published.tries)
 
     with bench.writers():
+        time.sleep(1.0)  # processes start
         for turn in range(rounds):
-            bench.phase = "idle"
+            bench.enter("idle")
             time.sleep(idle_seconds)
             sides: list[Callable[[], None]] = [bare, gated]
             for side in sides if turn % 2 else reversed(sides):
                 side()
-                bench.phase = "between"
+                bench.enter("between")
                 time.sleep(0.5)
 
 
-def measure_cold(bench: Bench, measured: Measured, rounds: int) -> None:
+def measure_cold(bench: Bench, measured: Measured, rounds: int, view: View) -> None:
     """Closed and bare on a day that nobody writes to, by turns."""
     for turn in range(rounds):
         for side in ("bare", "closed") if turn % 2 else ("closed", "bare"):
             if side == "bare":
-                measured.turns["bare, cold"].append(bench.insert_bare(COLD))
+                measured.turns[f"bare, cold, {view.target.table}"].append(bench.insert_bare(COLD, view))
                 continue
-            bench.double(COLD)
-            seconds, _ = bench.rebuild(COLD, "closed", defaultdict(list))
-            measured.turns["closed, cold"].append(seconds)
+            bench.double(COLD, view)
+            seconds, _ = bench.rebuild(COLD, "closed", defaultdict(list), view)
+            measured.turns[f"closed, cold, {view.target.table}"].append(seconds)
 
 
 def measure_range(bench: Bench, measured: Measured, days: list[date], folder: Path) -> int:
@@ -255,7 +309,7 @@ def measure_range(bench: Bench, measured: Measured, days: list[date], folder: Pa
     (folder / "ddl").mkdir()
     (folder / "ddl" / "bank.sql").write_text(DDL, encoding="utf-8")
     environment = os.environ | {"CHMV_CLICKHOUSE_URL": bench.endpoint.url, "CHMV_CACHE_DIR": str(folder / "cache")}
-    command = [str(Path(sys.executable).with_name("chmv")), "rebuild", str(TARGET), "--protocol", "closed"]
+    command = [str(Path(sys.executable).with_name("chmv")), "rebuild", str(LIGHT.target), "--protocol", "closed"]
     command += ["--ddl", str(folder / "ddl"), "--window"]
     for number, day in enumerate((timed[0], *timed)):  # the first one fills the catalog's cache and is not counted
         bench.double(day)
@@ -268,7 +322,7 @@ def measure_range(bench: Bench, measured: Measured, days: list[date], folder: Pa
     rebuilder = bench.rebuilder()
     started = time.perf_counter()
     for day in reversed(days):
-        rebuilder.publish(bench.catalog.objects[TARGET], window(day), "closed")
+        rebuilder.publish(bench.catalog.objects[LIGHT.target], window(day), "closed")
     measured.turns["range, one process"].append(time.perf_counter() - started)
     measured.turns["range, bare inserts"].append(sum(bench.insert_bare(day) for day in days))
     return len(timed)
@@ -279,12 +333,12 @@ def measure_whole(bench: Bench, measured: Measured) -> None:
     many = {"max_partitions_per_insert_block": 0}
     bench.double(COLD)
     started = time.perf_counter()
-    published = bench.rebuilder().publish(bench.catalog.objects[TARGET], None, "whole")
+    published = bench.rebuilder().publish(bench.catalog.objects[LIGHT.target], None, "whole")
     measured.turns["whole target"].append(time.perf_counter() - started)
     measured.turns["gate, whole target"].append(published.gate_seconds)
-    bench.server.command(f"CREATE TABLE bank.bare AS {TARGET.sql}")
+    bench.server.command(f"CREATE TABLE bank.bare AS {LIGHT.target.sql}")
     started = time.perf_counter()
-    bench.server.command(f"INSERT INTO bank.bare {QUERY}", settings=many)
+    bench.server.command(f"INSERT INTO bank.bare {LIGHT.query}", settings=many)
     measured.turns["whole target, bare"].append(time.perf_counter() - started)
     bench.server.command("DROP TABLE bank.bare SYNC")
 
@@ -309,8 +363,9 @@ def main(rows: int, rounds: int, windows: int, window_rows: int, quick: bool) ->
                     bench.load(day, window_rows)
                 bench.rest()
                 measured = Measured()
-                measure_hot(bench, measured, rounds, idle_seconds=0.5 if quick else 3.0)
-                measure_cold(bench, measured, rounds)
+                for view in (LIGHT, STATES):
+                    measure_hot(bench, measured, rounds, 0.5 if quick else 3.0, view)
+                    measure_cold(bench, measured, rounds, view)
                 timed = measure_range(bench, measured, days, folder)
                 measure_whole(bench, measured)
                 report(bench, measured, windows, timed)
@@ -344,7 +399,9 @@ def report(bench: Bench, measured: Measured, windows: int, timed: int) -> None:
     table = Table(title=f"{bench.rows:,} rows in a day, seconds (median)", caption=f"load average {load}")
     for heading in ("rebuild", "seconds", "bare INSERT SELECT", "ratio", "wanted", "turns"):
         table.add_column(heading, justify="left" if heading in ("rebuild", "turns") else "right")
-    for ours, bare in (("gated, hot", "bare, hot"), ("closed, cold", "bare, cold")):
+    sides = itertools.product((LIGHT, STATES), (("gated, hot", "bare, hot"), ("closed, cold", "bare, cold")))
+    for view, (ours, bare) in sides:
+        ours, bare = f"{ours}, {view.target.table}", f"{bare}, {view.target.table}"
         mine, theirs = measured.turns[ours], measured.turns[bare]
         table.add_row(
             ours, f"{median(mine):.2f}", f"{median(theirs):.2f}", f"{measured.ratio(ours, bare):.2f}", f"≤ {BOUND}",
@@ -373,7 +430,7 @@ def report(bench: Bench, measured: Measured, windows: int, timed: int) -> None:
     )
     wrong = bench.differences()
     if wrong:
-        console.print(f"target {TARGET}: {wrong} groups differ from the view's query but wanted none", style="red")
+        console.print(f"bank: {wrong} groups differ from the view's query but wanted none", style="red")
         sys.exit(1)
 
 

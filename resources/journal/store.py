@@ -82,10 +82,12 @@ class Journal:
         """Create what is missing, migrate what is old, refuse what is newer than this program."""
         if self._ready:
             return
-        for sql in render_foundation(self.cluster):
-            self.server.command(sql)
+        applied = self._applied_if_there()
+        if not applied:
+            for sql in render_foundation(self.cluster):
+                self.server.command(sql)
         self._check_quorum()
-        applied = self._applied()
+        applied = applied or self._applied()
         if applied and max(applied) > SCHEMA_VERSION:
             raise JournalRefused(
                 f"journal chmv: found schema version {max(applied)} but wanted at most {SCHEMA_VERSION}. A newer chmv has "
@@ -96,6 +98,15 @@ class Journal:
                 self.server.command(sql)
             self.run(write_applied(migration, self.cluster))
         self._ready = True
+
+    def _applied_if_there(self) -> set[int]:
+        """As below; nothing if there is no journal yet."""
+        try:
+            return self._applied()
+        except ServerError as error:
+            if error.code not in _MISSING:
+                raise
+            return set()
 
     def _applied(self) -> set[int]:
         statement = read_applied(self.cluster)

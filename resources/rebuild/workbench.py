@@ -46,6 +46,7 @@ from resources.rebuild.swap import Swapped, swap
 from resources.scratch_marks import ScratchMarks
 
 DRAIN_SECONDS = 60.0
+_DRAIN_POLL_SECONDS = 0.02  # writers may be waiting behind a gate
 MAX_PIECES = 256
 _PIECES_STEP = 4
 _MEMORY_LIMIT = 241
@@ -341,7 +342,7 @@ class Workbench:
                     f"{len(waiting)} insert(s) still run after {limit_seconds:.0f} s. What they write cannot be told apart. "
                     "Try again when they have ended (system.processes shows them)."
                 )
-            self.sleep(0.1)
+            self.sleep(_DRAIN_POLL_SECONDS)
             waiting &= fetch_running_inserts(self.executor.server, self.cluster)
 
     def swap(
