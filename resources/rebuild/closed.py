@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 
 from chmv_assets.core.errors import RebuildDisturbed, RebuildRefused
@@ -23,7 +24,7 @@ from resources.rebuild.barrier import deliver, require_delivered
 from resources.rebuild.recovery import clear_unverified
 from resources.rebuild.result import Published
 from resources.rebuild.settle import settle
-from resources.rebuild.shares import forget_shares
+from resources.rebuild.shares import forget_shares, take_shares
 from resources.rebuild.workbench import SourceState, Workbench
 from resources.scratch_marks import window_key
 
@@ -96,10 +97,11 @@ class _ClosedRun:
         bench.catch_up_all(self.views)  # a block that another replica got earlier and wrote later
         for root in self.roots:  # each time: what failed half way since is among the rows that are computed now
             settle(bench, self.journal, root)
-        scratches = self._compute(fences)
-        if bench.look(self.target, self.window, self.views)[0] != fences:
-            return None
-        self._swap(scratches)
+        with ExitStack() as held:
+            scratches = self._compute(fences, held)
+            if bench.look(self.target, self.window, self.views)[0] != fences:
+                return None
+            self._swap(scratches)
         bench.drain()
         now, states = bench.look(self.target, self.window, self.views)
         if now != fences:
@@ -108,12 +110,11 @@ class _ClosedRun:
         self._note("published", 1)
         return sum(state.rows for state in states)
 
-    def _compute(self, fences: Sequence[SourceState]) -> list[QName]:
+    def _compute(self, fences: Sequence[SourceState], held: ExitStack) -> list[QName]:
         """Scratches with all shares: those that the views' own materialization has left, or a new one for all of them."""
         bench = self.bench
-        ready = [bench.find_share(view, self.window, state) for view, state in zip(self.views, fences, strict=True)]
-        kept = [scratch for scratch in ready if scratch is not None]
-        self.reused = len(kept) if len(kept) == len(ready) else 0
+        kept = take_shares(bench, self.journal, self.views, self.window, fences, held)
+        self.reused = len(kept) if len(kept) == len(self.views) else 0
         if self.reused:
             return kept
         if self._record.step >= 0:

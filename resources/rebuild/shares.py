@@ -1,10 +1,12 @@
 """Shares: scratches that materializing a view has filled, kept until the view's target is published or a day has passed.
 
-Whoever fills or clears one holds its lock. A share is only used while its mark says that it is made of the present state of its
-source, so nobody has a reason to fill it anew meanwhile.
+Whoever fills, publishes or clears one holds its lock: neighbouring windows may share a partition of the same scratch.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
 
 from chmv_assets.core.model import Object
 from chmv_assets.core.names import QName
@@ -12,14 +14,42 @@ from chmv_assets.core.rebuild import covered_window, scratch_name
 from chmv_assets.core.windows import Window
 from resources.introspect import fetch_existing, fetch_partitions
 from resources.journal import Journal
-from resources.rebuild.workbench import Workbench
+from resources.rebuild.workbench import SourceState, Workbench
 
-_LEASE_SECONDS = 30.0
+_LEASE_SECONDS = 60.0  # a few looks and a swap
 
 
 def share_lock(scratch: QName) -> str:
-    """The lock of whoever fills or clears a share."""
+    """The lock of whoever fills, publishes or clears a share."""
     return f"share {scratch.table}"
+
+
+def take_shares(
+    bench: Workbench,
+    journal: Journal,
+    views: Sequence[Object],
+    window: Window | None,
+    states: Sequence[SourceState],
+    held: ExitStack,
+) -> list[QName]:
+    """Scratches that hold the shares of all these views, made of these states of their sources; none if one is missing.
+
+    They stay as they are until `held` ends.
+    """
+    found: list[QName] = []
+    for view, state in zip(views, states, strict=True):
+        if not bench.has_mark(view, window):
+            return []
+        scratch = scratch_name(view.target if view.target is not None else view.name, view.name)
+        lock = journal.locks.try_acquire(share_lock(scratch), journal.owner, _LEASE_SECONDS)
+        if lock is None:
+            return []
+        held.callback(journal.locks.release, lock)
+        share = bench.find_share(view, window, state)
+        if share is None:
+            return []
+        found.append(share)
+    return found
 
 
 def forget_shares(bench: Workbench, journal: Journal, target: Object, window: Window | None) -> None:

@@ -135,11 +135,13 @@ class Workbench:
         rows = sum(state.rows for state in states)
         return ScratchResult(view=view.name, scratch=scratch, rows=rows, seconds=self.clock() - started, reused=reused)
 
-    def find_share(self, view: Object, window: Window | None, state: SourceState) -> QName | None:
-        """The scratch that holds a view's share, computed from this very state of its source, if there is one.
+    def has_mark(self, view: Object, window: Window | None) -> bool:
+        """Whether a share of a view may be there; `find_share` tells whether it is what it should be."""
+        feed, _ = self.feed(view, window)
+        return bool(self.marks.read(scratch_name(feed.target.name, view.name), window))
 
-        It stays as it is until the source changes: whoever fills it anew has seen another state.
-        """
+    def find_share(self, view: Object, window: Window | None, state: SourceState) -> QName | None:
+        """The scratch that holds a view's share, computed from this very state of its source, if there is one."""
         feed, partitions = self.feed(view, window)
         scratch = scratch_name(feed.target.name, view.name)
         done = self.marks.read(scratch, window)
