@@ -25,7 +25,6 @@ class Part:
     partition_id: str
     partition: str  # as the server prints its value
     rows: int
-    level: int
     min_block: int
     max_block: int
     data_version: int  # of the last mutation, 0 without one
@@ -58,10 +57,13 @@ def _fence(parts: Sequence[Part], counts_rows: bool) -> Fence:
 
 
 def find_cold(parts: Iterable[Part], busy_within: float) -> list[str]:
-    """Partitions without a fresh insert; a guess that saves work, the fences decide."""
+    """Partitions without a fresh insert; a guess that saves work, the fences decide.
+
+    A part of one block is an insert, whatever its level: those of a Summing table are born with 1.
+    """
     by_age: dict[str, float] = {}
     for part in parts:
-        age = part.age_seconds if part.level == 0 else float("inf")
+        age = part.age_seconds if part.min_block == part.max_block else float("inf")
         by_age[part.partition_id] = min(age, by_age.get(part.partition_id, float("inf")))
     return sorted(partition_id for partition_id, age in by_age.items() if age > busy_within)
 

@@ -18,17 +18,17 @@ _POLL_SECONDS = 0.02
 def fetch_parts(server: Server, table: QName) -> list[Part]:
     """The active parts of a table."""
     rows = server.rows(
-        "SELECT name, partition_id, partition, rows, level, min_block_number, max_block_number, "
+        "SELECT name, partition_id, partition, rows, min_block_number, max_block_number, "
         "if(data_version = min_block_number, 0, data_version), dateDiff('second', modification_time, now()) "
         "FROM system.parts WHERE active AND database = {d:String} AND table = {t:String} ORDER BY name",
         {"d": table.database, "t": table.table},
     )
     return [
         Part(
-            name=str(name), partition_id=str(partition_id), partition=str(partition), rows=int(count), level=int(level),
+            name=str(name), partition_id=str(partition_id), partition=str(partition), rows=int(count),
             min_block=int(first), max_block=int(last), data_version=int(version), age_seconds=float(age),
         )
-        for name, partition_id, partition, count, level, first, last, version, age in rows
+        for name, partition_id, partition, count, first, last, version, age in rows
     ]  # fmt: skip
 
 

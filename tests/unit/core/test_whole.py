@@ -19,16 +19,14 @@ from chmv_assets.core.whole import (
 )
 
 
-def part(
-    name: str, first: int, last: int, *, rows: int = 10, level: int = 1, version: int = 0, age: float = 999
-) -> Part:
+def part(name: str, first: int, last: int, *, rows: int = 10, version: int = 0, age: float = 999) -> Part:
     return Part(
-        name=name, partition_id="p", partition="p", rows=rows, level=level, min_block=first, max_block=last,
+        name=name, partition_id="p", partition="p", rows=rows, min_block=first, max_block=last,
         data_version=version, age_seconds=age,
     )  # fmt: skip
 
 
-OLD = (part("a", 1, 4), part("b", 5, 5, level=0))
+OLD = (part("a", 1, 4), part("b", 5, 5))
 
 
 def test_fence_is_the_same_after_a_merge_and_another_after_anything_else() -> None:
@@ -63,8 +61,8 @@ def test_later_rows_are_told_from_computed_ones(parts: list[Part], computed: lis
 
 
 def test_partition_rests_when_its_last_fresh_part_is_old() -> None:
-    fresh = part("b", 5, 5, level=0, age=3)
-    assert find_cold([part("a", 1, 4, age=1), part("b", 5, 5, level=0, age=300)], 120) == ["p"]
+    fresh = part("b", 5, 5, age=3)
+    assert find_cold([part("a", 1, 4, age=1), part("b", 5, 5, age=300)], 120) == ["p"]
     assert find_cold([part("a", 1, 4), fresh], 120) == []
     assert find_cold([part("a", 1, 4), fresh], -1) == ["p"]
 
