@@ -209,10 +209,11 @@ def test_materializing_a_partition_by_mouse_rebuilds_it_and_shows_its_numbers(
     )
     visit.keep("runs")
     page = visit.open(f"/assets/shop/revenue_daily?view=partitions&partition={day}")
-    expect_texts(page, run[:8], "chmv/rows_after", "chmv/seconds", "dagster/partition_row_count")
+    expect_texts(page, run[:8], "chmv/rows_after", "chmv/protocol", "chmv/why", "dagster/partition_row_count")
     visit.keep("partition")
     page = visit.open(f"/runs/{run}")
-    expect(page.get_by_text(re.compile(rf"shop\.revenue_daily {day}: rows_before \d+, rows_after \d+"))).to_be_visible()
+    line = re.compile(rf"shop\.revenue_daily {day} \(1 of 1\): rows \d+ → \d+, .*(closed|gated): ")
+    expect(page.get_by_text(line)).to_be_visible()
     visit.keep("log")
     assert live_demo.server.rows(query) == before
 

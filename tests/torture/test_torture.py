@@ -26,7 +26,7 @@ from resources.engine import EngineInfo
 from resources.executor import Executor
 from resources.rebuild import Rebuilder
 
-SECONDS = float(os.environ.get("CHMV_TORTURE_SECONDS", "4"))
+SECONDS = float(os.environ.get("CHMV_TORTURE_SECONDS", "3"))
 SOURCE = f"CREATE TABLE {{db}}.{{s}} (d Date, id UInt64) ENGINE = MergeTree PARTITION BY d ORDER BY id {WINDOW};"
 TARGET = f"CREATE TABLE {{db}}.{{t}} (d Date, id UInt64, n UInt64) ENGINE = SummingMergeTree PARTITION BY d ORDER BY (d, id) {WINDOW};"
 VIEW = "CREATE MATERIALIZED VIEW {db}.{v} TO {db}.{t} AS SELECT d, id, {n} AS n FROM {db}.{s} GROUP BY d, id;"
@@ -98,8 +98,9 @@ def fire(engine: EngineInfo, server: Server) -> Iterator[Callable[[str], Fire]]:
 HOT: Window = window_of_key(HOT_DAY, "day", "UTC")
 
 
-@pytest.mark.parametrize("protocol", ["gated", "auto"])
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    ("shape", "protocol"), [("one view", "auto"), *((shape, "gated") for shape in SHAPES)]
+)  # under fire auto is gated
 def test_nothing_is_lost_or_doubled_and_readers_never_see_it(
     fire: Callable[[str], Fire], shape: str, protocol: Protocol
 ) -> None:
