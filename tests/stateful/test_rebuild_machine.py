@@ -274,7 +274,7 @@ def test_whatever_happens_targets_hold_what_their_views_give(engine: EngineInfo)
     run_state_machine_as_test(
         lambda: RebuildMachine(Endpoint(engine.url)),  # type: ignore[arg-type]
         settings=settings(
-            max_examples=int(EXAMPLES or 6),
+            max_examples=int(EXAMPLES or 5),
             stateful_step_count=30,
             derandomize=EXAMPLES is None,
             deadline=None,

@@ -47,7 +47,10 @@ def driver(site: Site, folder: Path) -> Iterator[Drive]:
         process.stdin.close()
 
 
-@pytest.fixture(params=[(TWO, ("s", "s2"), ("t",)), (CHAIN, ("s",), ("t", "t2", "t3"))], ids=["two views", "chain"])
+SITES = {"chain": (CHAIN, ("s",), ("t", "t2", "t3")), "two views": (TWO, ("s", "s2"), ("t",))}
+
+
+@pytest.fixture(params=list(SITES.values()), ids=list(SITES))
 def site(request: pytest.FixtureRequest, engine: EngineInfo, server: Server) -> Iterator[Site]:
     made = Site(engine.http_port, server, f"fenced_{secrets.token_hex(3)}", *request.param)
     yield made

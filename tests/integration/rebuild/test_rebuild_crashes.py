@@ -25,7 +25,7 @@ from resources.journal import Journal
 from resources.rebuild.recovery import recover_rebuilds
 
 KEY = "2026-07-05"
-STRIDE = 1 if os.environ.get("CHMV_THOROUGH") else 2  # of points to die at
+STRIDE = 1 if os.environ.get("CHMV_THOROUGH") else 3  # of points to die at
 DRIVER = Path(__file__).with_name("crash_driver.py")
 ROOT = Path(__file__).parents[3]
 
