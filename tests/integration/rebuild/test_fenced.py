@@ -160,7 +160,7 @@ def test_insert_that_outlasts_the_lead_is_waited_for_with_a_longer_one(site: Cal
     made.check()
 
 
-@pytest.mark.parametrize("kind", ["divert", "raise fence", "publish", "move back"])
+@pytest.mark.parametrize("kind", ["raise fence", "publish"])
 def test_failure_of_ours_goes_to_the_end_at_once(site: Callable[..., Site], kind: str) -> None:
     made = site()
 

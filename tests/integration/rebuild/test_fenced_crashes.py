@@ -24,7 +24,7 @@ from resources.rebuild.recovery import recover_rebuilds
 DRIVER = Path(__file__).with_name("fenced_driver.py")
 ROOT = Path(__file__).parents[3]
 LEAD = "1.0"
-THOROUGH = bool(os.environ.get("CHMV_THOROUGH"))  # else every third point to die at, and no chain
+THOROUGH = bool(os.environ.get("CHMV_THOROUGH"))  # else every fifth point to die at, and no chain
 MANY = ("raise fence", "move back", "drop twin")  # what differs in a chain; the rest is killed with two views
 Drive = Callable[[str], int]
 
@@ -77,7 +77,7 @@ def test_killed_after_every_step_in_turn(site: Site, tmp_path: Path) -> None:
             kind, neighbour = steps[number].kind, steps[number + 1].kind if number + 1 < len(steps) else ""
             if kind not in MANY and (len(site.targets) > 1 or kind == neighbour):
                 continue
-            if not THOROUGH and kind not in ("raise fence", "publish") and (number - begun) % 3:
+            if not THOROUGH and kind not in ("raise fence", "publish") and (number - begun) % 5:
                 continue
             assert drive(str(number)) == -9, steps[number]
             (record,) = recover(site)

@@ -28,7 +28,7 @@ SEED = int(os.environ.get("CHMV_CHAOS_SEED") or 20261116)
 BATCHES = int(os.environ.get("CHMV_CHAOS_BATCHES") or 200)
 STEPS_PER_SOURCE = 20
 LIMITS = PaceLimits(min_rows=30, normal_rows=30, max_parallelism=2)  # so that small files are several inserts
-ROUNDS = 2  # of killed drivers, one per source each
+ROUNDS = 2 if os.environ.get("CHMV_THOROUGH") else 1  # of killed drivers, one per source each
 CHECK_ROWS_EVERY, CHECK_ALL_EVERY = 5, 25
 NETWORK: tuple[FaultKind, ...] = ("reset before", "reset inside", "answer lost", "answer cut", "refused", "overloaded")
 WHEN: tuple[FaultKind, ...] = ("act before", "act inside", "act after")
