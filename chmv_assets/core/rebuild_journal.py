@@ -70,18 +70,19 @@ def write_rebuild(record: RebuildRecord, cluster: str = "") -> Statement:
 
 
 def read_rebuilds(
-    statuses: Sequence[RebuildStatus] = (), cluster: str = "", limit: int = 1000, target: str = ""
+    statuses: Sequence[RebuildStatus] = (), cluster: str = "", limit: int | None = None, target: str = ""
 ) -> Statement:
     """The present rows of rebuilds (of some statuses, of one target): what runs or is unverified first, then the newest."""
     sql = (
         f"SELECT {_COLUMNS}, updated_at FROM {REBUILDS.sql} FINAL WHERE (empty({{statuses:Array(String)}}) "
         "OR has({statuses:Array(String)}, status)) "
         "AND (empty({target:String}) OR target = {target:String}) "
-        "ORDER BY indexOf(['published', 'rolled_back'], status) > 0, updated_at DESC, rebuild_id LIMIT {limit:UInt32}"
+        "ORDER BY indexOf(['published', 'rolled_back'], status) > 0, updated_at DESC, rebuild_id"
+        + (f" LIMIT {int(limit)}" if limit is not None else "")
     )
     return Statement(
         sql=sql,
-        parameters={"statuses": list(statuses), "limit": limit, "target": target},
+        parameters={"statuses": list(statuses), "target": target},
         settings=read_settings(cluster),
     )
 

@@ -32,7 +32,7 @@ from chmv_assets.core.journal_schema import (
     write_applied,
 )
 from chmv_assets.core.names import QName
-from chmv_assets.core.rebuild_journal import RebuildRecord, decode_rebuild, read_rebuilds
+from chmv_assets.core.rebuild_journal import RebuildRecord, RebuildStatus, decode_rebuild, read_rebuilds
 from chmv_assets.core.versions import VersionAllocator
 from chmv_assets.core.watermarks import Watermark, decode_watermark, read_watermarks, write_watermarks
 from chmv_assets.core.windows import Window
@@ -135,9 +135,11 @@ class Journal:
         statement = read_batches(self.cluster, source=source, status=status, limit=limit)
         return [decode_batch(row) for row in self._rows_if_any(statement)]
 
-    def read_rebuilds(self, limit: int, *, target: str = "") -> list[RebuildRecord]:
-        """Rebuilds (of a target), those that need a look first, then the newest; none if there is no journal. Creates nothing."""
-        statement = read_rebuilds((), self.cluster, limit, target)
+    def read_rebuilds(
+        self, limit: int | None = None, *, target: str = "", statuses: Sequence[RebuildStatus] = ()
+    ) -> list[RebuildRecord]:
+        """All rebuilds (of a target, of some statuses) or so many, those that need a look first; none without a journal. Creates nothing."""
+        statement = read_rebuilds(statuses, self.cluster, limit, target)
         return [decode_rebuild(row) for row in self._rows_if_any(statement)]
 
     def note_batch(

@@ -10,9 +10,7 @@ from chmv_assets.core.fence import FenceState, decode_state, encode_state, plan_
 from chmv_assets.core.rebuild_journal import (
     RebuildRecord,
     RebuildStatus,
-    decode_rebuild,
     lease_name,
-    read_rebuilds,
     write_rebuild,
 )
 from resources.executor import Executor
@@ -86,6 +84,5 @@ def _finish(executor: Executor, journal: Journal, record: RebuildRecord, leases:
 
 def _read_again(journal: Journal, record: RebuildRecord) -> RebuildRecord | None:
     """The record as it is now that its target is ours; None if it is done."""
-    statement = read_rebuilds(("running",), journal.cluster)
-    rows = journal.server.rows(statement.sql, statement.parameters, statement.settings)
-    return next((one for row in rows if (one := decode_rebuild(row)).rebuild_id == record.rebuild_id), None)
+    running = journal.read_rebuilds(statuses=("running",))
+    return next((one for one in running if one.rebuild_id == record.rebuild_id), None)

@@ -16,9 +16,7 @@ from chmv_assets.core.names import QName
 from chmv_assets.core.rebuild_journal import (
     RebuildRecord,
     RebuildStatus,
-    decode_rebuild,
     lease_name,
-    read_rebuilds,
     write_rebuild,
 )
 from resources.executor import Executor
@@ -32,7 +30,7 @@ _LEASE_SECONDS = 10.0  # opening a gate and dropping tables; who dies meanwhile 
 def recover_rebuilds(executor: Executor, journal: Journal) -> list[RebuildRecord]:
     """Roll back every rebuild whose owner is gone; gives what was rolled back."""
     recovered: list[RebuildRecord] = []
-    for record in _read(journal, "running"):
+    for record in journal.read_rebuilds(statuses=("running",)):
         if record.protocol == "fenced":  # rows may wait in its shadow: it is finished, never rolled back
             if finished := _finish_other(executor, journal, record):
                 recovered.append(finished)
@@ -62,7 +60,7 @@ def recover_targets(executor: Executor, journal: Journal, targets: Collection[QN
 
     Gives the records of these targets that are unverified now: nobody else can add one while we hold the leases.
     """
-    found = [record for record in _read(journal, "running", "unverified") if record.target in targets]
+    found = [record for record in journal.read_rebuilds(statuses=("running", "unverified")) if record.target in targets]
     now = [_roll_back(executor, journal, record) if record.status == "running" else record for record in found]
     return [record for record in now if record.status == "unverified"]
 
@@ -73,13 +71,6 @@ def clear_unverified(journal: Journal, records: Iterable[RebuildRecord], window:
         if record.window == window:
             done = replace(record, status="published", version=journal.versions.next(above=record.version))
             journal.run(write_rebuild(done, journal.cluster))
-
-
-def _read(journal: Journal, *statuses: RebuildStatus) -> list[RebuildRecord]:
-    journal.prepare()
-    statement = read_rebuilds(statuses, journal.cluster)
-    rows = journal.server.rows(statement.sql, statement.parameters, statement.settings)
-    return [decode_rebuild(row) for row in rows]
 
 
 def _roll_back(executor: Executor, journal: Journal, record: RebuildRecord) -> RebuildRecord:
