@@ -29,6 +29,7 @@ _LEASE_SECONDS = 10.0  # opening a gate and dropping tables; who dies meanwhile 
 
 def recover_rebuilds(executor: Executor, journal: Journal) -> list[RebuildRecord]:
     """Roll back every rebuild whose owner is gone; gives what was rolled back."""
+    journal.prepare()
     recovered: list[RebuildRecord] = []
     for record in journal.read_rebuilds(statuses=("running",)):
         if record.protocol == "fenced":  # rows may wait in its shadow: it is finished, never rolled back
@@ -60,6 +61,7 @@ def recover_targets(executor: Executor, journal: Journal, targets: Collection[QN
 
     Gives the records of these targets that are unverified now: nobody else can add one while we hold the leases.
     """
+    journal.prepare()
     found = [record for record in journal.read_rebuilds(statuses=("running", "unverified")) if record.target in targets]
     now = [_roll_back(executor, journal, record) if record.status == "running" else record for record in found]
     return [record for record in now if record.status == "unverified"]
