@@ -71,6 +71,7 @@ class Server:
                 f"Put them into {USER_VARIABLE} and {PASSWORD_VARIABLE}."
             )
         self.endpoint = endpoint
+        self._known_settings: dict[frozenset[str], set[str]] = {}
         settings = {"log_comment": json.dumps(dict(log_comment))} if log_comment else {}
         try:
             self._client: Client = clickhouse_connect.get_client(
@@ -160,11 +161,14 @@ class Server:
         return str(self.rows("SELECT serverTimezone()")[0][0])
 
     def knows_settings(self, names: Sequence[str]) -> set[str]:
-        """Which of these settings this server has; versions differ."""
-        found = self.rows(
-            "SELECT name FROM system.settings WHERE name IN {names:Array(String)}", {"names": list(names)}
-        )
-        return {str(name) for (name,) in found}
+        """Which of these settings this server has; versions differ. Asked once per connection."""
+        asked = frozenset(names)
+        if asked not in self._known_settings:
+            found = self.rows(
+                "SELECT name FROM system.settings WHERE name IN {names:Array(String)}", {"names": sorted(asked)}
+            )
+            self._known_settings[asked] = {str(name) for (name,) in found}
+        return set(self._known_settings[asked])
 
     def close(self) -> None:
         self._client.close()
