@@ -18,7 +18,9 @@ from chmv_assets.collector import collector_paused, freeze_built
 from chmv_assets.ingest_job import build_ingest_job
 from chmv_assets.jobs import checks_job
 from chmv_assets.pipeline import DEMO_DDL, Pipeline, load_pipeline
+from chmv_assets.recovery_job import build_recovery_job
 from chmv_assets.second_opinion_check import build_spark_checks, spark_checks_on
+from chmv_assets.snapshot_job import build_snapshot_job, build_snapshot_schedule
 from chmv_assets.start import probe_server, resolve_start, start_from_environment, with_start
 from resources.clickhouse_resource import ClickHouseResource
 from resources.spark import SparkResource
@@ -33,7 +35,13 @@ def build_definitions(pipeline: Pipeline) -> dg.Definitions:
     return dg.Definitions(
         assets=built.assets,
         asset_checks=[*build_asset_checks(pipeline), *build_spark_checks(pipeline, on=spark_checks_on(os.environ))],
-        jobs=[checks_job, build_ingest_job(pipeline, built.props)],
+        jobs=[
+            checks_job,
+            build_ingest_job(pipeline, built.props),
+            build_recovery_job(pipeline, built.props),
+            build_snapshot_job(pipeline),
+        ],
+        schedules=[build_snapshot_schedule(pipeline, running=sensors_on(os.environ))],
         sensors=build_sensors(pipeline, running=sensors_on(os.environ)),
         resources={"clickhouse": ClickHouseResource(), "spark": SparkResource()},
         executor=dg.in_process_executor,

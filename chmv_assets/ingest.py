@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from chmv_assets.core.batches import BatchRecord
 from chmv_assets.core.chunks import is_direct
+from chmv_assets.core.diversions import holds_commits
 from chmv_assets.core.errors import IngestPaused, WriteRefused
 from chmv_assets.core.landing import (
     Batch,
@@ -51,6 +52,7 @@ from chmv_assets.watermark_moves import HourCount, move_watermarks, reached_targ
 from resources.capabilities import probe_capability
 from resources.executor import Executor
 from resources.journal import Journal
+from resources.journal.diversions import read_diversion
 from resources.journal.lease import Lease, keep_lease
 from resources.journal.manifest import hold_landing, read_taken_files, take_files
 from resources.journal.recovery import drop_leftovers
@@ -76,6 +78,7 @@ class IngestReport:
     reasons: Mapping[str, int]  # why rows were quarantined
     hours: tuple[HourCount, ...]  # what each hour of event time received
     seconds: float
+    held: tuple[str, ...] = ()  # batches that wait in staging: the source is diverted
 
 
 @dataclass
@@ -91,10 +94,12 @@ class Ingester:
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     _pace: Pace = field(default_factory=lambda: first_pace(PACE_LIMITS))
+    _held: list[str] = field(default_factory=list)
 
     def run(self, root: str, window: Window | None = None) -> IngestReport:
         """Finish what an earlier ingest left, then load every new file below the root (that has rows in the window)."""
         started = self.clock()
+        self._held = []
         probe_capability(self.journal.server, self.source.name).require()
         site = self._site(root)
         executor = Executor(self.journal.server, log=self.log, cluster=self.journal.cluster)
@@ -110,7 +115,10 @@ class Ingester:
             records = {record.batch: record for record in self.journal.read_batches(source=self.source.name)}
             plan, versions = self._take(readable, columns, taken, records)
         resumed, unfinished = self._resume_all(site, records.values(), taken, readable, columns)
-        done = [self._load(site, Taken(batch=batch, version=versions[batch.id]), columns) for batch in plan.batches]
+        loaded = [self._load(site, Taken(batch=batch, version=versions[batch.id]), columns) for batch in plan.batches]
+        done = [one for one in loaded if one is not None]
+        if self._held:
+            self.log(f"{self.source.name}: diverted: {len(self._held)} batches wait in staging")
         return IngestReport(
             summary=_summary([*resumed, *done], plan),
             batches=tuple(batch.id for batch in plan.batches),
@@ -120,6 +128,7 @@ class Ingester:
             reasons=_sum_reasons([*resumed, *done]),
             hours=tuple(itertools.chain.from_iterable(one.hours for one in [*resumed, *done])),
             seconds=self.clock() - started,
+            held=tuple(self._held),
         )
 
     def _site(self, root: str) -> LoadSite:
@@ -200,6 +209,9 @@ class Ingester:
         for record in records:
             if record.status != "staged" or record.batch not in files_of:
                 continue  # done, not begun, or a frame that somebody saved with `hold` and will commit
+            if self._is_diverted():
+                self._held.append(record.batch)
+                continue
             self.log(f"{self.source.name}: finishing batch {record.batch} of {record.owner}, {record.rows} rows")
             try:
                 resumed.append(self._resume(site, record, files_of[record.batch], present, columns))
@@ -235,7 +247,13 @@ class Ingester:
             commit_direct(site, job, ready, lambda: self._move(ready), pace.parallelism)
         return ready
 
-    def _load(self, site: LoadSite, taken: Taken, columns: Columns) -> Ready:
+    def _load(self, site: LoadSite, taken: Taken, columns: Columns) -> Ready | None:
+        """Load a batch; None: it is staged and waits, since the source is diverted."""
+        if self._is_diverted():
+            with self._committing():  # a drain that finds it staged waits until we are done with it
+                stage_batch(site, taken, columns)
+            self._held.append(taken.batch.id)
+            return None
         pace = self._next_pace()
         footers = read_footers(site, taken) if self.landing.format == "parquet" else ()
         if footers and can_go_direct(site, columns, taken, footers):
@@ -252,6 +270,10 @@ class Ingester:
             f"{ready.rows_quarantined} quarantined"
         )
         return ready
+
+    def _is_diverted(self) -> bool:
+        """Whether batches wait in staging for now; asked before each, since it may change during a long ingest."""
+        return holds_commits(read_diversion(self.journal, self.source.name))
 
     def _committing(self) -> AbstractContextManager[Lease]:
         """Hold the source's commit lock: an owned rebuild runs between two batches, never during one."""

@@ -128,6 +128,8 @@ def run_metadata(done: Ingested) -> dict[str, Any]:
     }
     if report.reasons:
         found["chmv/quarantine_reasons"] = _table("reason", "rows", report.reasons)
+    if report.held:
+        found["chmv/diverted"] = f"{len(report.held)} batches wait in staging"
     if report.unfinished:
         found["chmv/batches_unfinished"] = _table("batch", "why", dict(report.unfinished))
     if report.unreadable:

@@ -1,7 +1,7 @@
-"""Jobs: named selections for schedules and for people who launch from the command line, and how to call the ingest job.
+"""Jobs: named selections for schedules and for people who launch from the command line, and how to call ours.
 
-`ingest_job` itself is built in `ingest_job`; its name, tags and run configuration are here, so that a sensor can ask for a run
-without importing what the run does.
+`ingest_job` and `recovery_job` are built in modules of their names; their names, tags and run configuration are here, so that a sensor
+can ask for a run without importing what the run does.
 """
 
 from __future__ import annotations
@@ -25,3 +25,13 @@ SOURCE_TAG = "chmv/source"
 def ingest_run_config(source: str) -> Mapping[str, Any]:
     """The run configuration of `ingest_job` for one source."""
     return {"ops": {INGEST_OP: {"config": {"source": source}}}}
+
+
+RECOVERY_JOB = "recovery_job"
+RECOVERY_OP = "recover"
+ASK_TAG = "chmv/ask"
+
+
+def recovery_run_config(ask: str) -> Mapping[str, Any]:
+    """The run configuration of `recovery_job` for one ask (`core.recovery.Ask.dump`)."""
+    return {"ops": {RECOVERY_OP: {"config": {"ask": ask}}}}

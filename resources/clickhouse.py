@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -156,8 +157,9 @@ class Server:
     def version(self) -> str:
         return str(self._client.server_version)
 
-    @property
+    @cached_property
     def timezone(self) -> str:
+        """The server's zone; asked once per connection, it does not change while a server runs."""
         return str(self.rows("SELECT serverTimezone()")[0][0])
 
     def knows_settings(self, names: Sequence[str]) -> set[str]:

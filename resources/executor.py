@@ -65,9 +65,13 @@ class Executor:
     def _everywhere(self, name: QName) -> str:
         return "" if name.database == OWN_DATABASE else on_cluster(self.cluster)
 
-    def run_ddl(self, name: str, sql: str) -> None:
-        """Run a declared statement as it is written; on a cluster, until every replica has it."""
-        self._run("run DDL", name, sql, {"alter_sync": 2} if self.cluster else None)
+    def run_ddl(self, name: str, sql: str, database: str = "") -> None:
+        """Run a declared statement as it is written; on a cluster, until every replica has it.
+
+        Unqualified names in it belong to `database`, as where it was declared.
+        """
+        settings = {**({"alter_sync": 2} if self.cluster else {}), **({"database": database} if database else {})}
+        self._run("run DDL", name, sql, settings or None)
 
     def create_database(self, database: str) -> None:
         self._run("create database", database, f"CREATE DATABASE IF NOT EXISTS {quote_identifier(database)}")
@@ -143,6 +147,14 @@ class Executor:
 
     def start_merges(self, name: QName) -> None:
         self._run("start merges of", name, f"SYSTEM START MERGES{self._everywhere(name)} {self._sql(name)}")
+
+    def optimize_partition(self, name: QName, partition_id: str, *, final: bool = True) -> None:
+        """Merge parts of one partition, with `final` all of them into one; never those of a whole table.
+
+        No time limit bounds it: the server does not look at max_execution_time during a merge (26.7: 2.4 s with a limit of 1 s).
+        """
+        where = f"{self._sql(name)}{self._everywhere(name)} PARTITION ID {quote_string(partition_id)}"
+        self._run("merge", f"{name} partition {partition_id}", f"OPTIMIZE TABLE {where}{' FINAL' if final else ''}")
 
     def flush_async_inserts(self) -> None:
         """Write what waits in the queue of asynchronous inserts."""

@@ -7,7 +7,13 @@ from collections.abc import Mapping
 import dagster as dg
 
 from chmv_assets.pipeline import Pipeline
+from sensors.alerts import build_alert_sensors
+from sensors.freshness import build_freshness_sensor
 from sensors.landing import build_landing_sensor, landings_of
+from sensors.late_data import build_late_data_sensor
+from sensors.merge_backlog import build_merge_backlog_sensor
+from sensors.reaper import build_reaper_sensor
+from sensors.view_health import build_view_health_sensor
 
 SENSORS_VARIABLE = "CHMV_SENSORS"
 
@@ -23,4 +29,15 @@ def sensors_on(environ: Mapping[str, str]) -> bool:
 
 def build_sensors(pipeline: Pipeline, *, running: bool = False) -> list[dg.SensorDefinition]:
     """All sensors of a pipeline; one that has nothing to look at is left out."""
-    return [build_landing_sensor(pipeline, running=running)] if landings_of(pipeline) else []
+    ingesting = [build_landing_sensor(pipeline, running=running)] if landings_of(pipeline) else []
+    recovering = [
+        build(pipeline, running=running)
+        for build in (
+            build_view_health_sensor,
+            build_merge_backlog_sensor,
+            build_late_data_sensor,
+            build_freshness_sensor,
+            build_reaper_sensor,
+        )
+    ]
+    return [*ingesting, *recovering, *build_alert_sensors(pipeline, running=running)]

@@ -15,15 +15,12 @@ from chmv_assets.core.settings import Landing
 from chmv_assets.jobs import INGEST_JOB, SOURCE_TAG, ingest_run_config
 from chmv_assets.pipeline import Pipeline
 from resources.landing_root import resolve_root
-from sensors.landing_verdict import Attempts, IngestRequest, Present, RunState, decide, load_cursor, settle
+from sensors.asking import read_attempts
+from sensors.attempts import Attempts
+from sensors.landing_verdict import IngestRequest, Present, decide, load_cursor, settle
 
 INTERVAL_SECONDS = 30
 DIGEST_TAG = "chmv/landing_digest"
-_STATES: dict[dg.DagsterRunStatus, RunState] = {
-    dg.DagsterRunStatus.SUCCESS: "done",
-    dg.DagsterRunStatus.FAILURE: "failed",
-    dg.DagsterRunStatus.CANCELED: "failed",
-}
 
 
 def landings_of(pipeline: Pipeline) -> dict[str, Landing]:
@@ -65,7 +62,7 @@ def build_landing_sensor(
             load_cursor(context.cursor),
             now=moment,
             queued=read_queued(context.instance),
-            attempts=read_attempts(context.instance, present),
+            attempts=attempts_of(context.instance, present),
         )
         context.log.info(verdict.told)
         return dg.SensorResult(
@@ -83,23 +80,11 @@ def read_queued(instance: dg.DagsterInstance) -> set[str]:
     return {run.tags[SOURCE_TAG] for run in waiting if SOURCE_TAG in run.tags}
 
 
-def read_attempts(instance: dg.DagsterInstance, landings: Sequence[Present]) -> dict[str, Attempts]:
+def attempts_of(instance: dg.DagsterInstance, landings: Sequence[Present]) -> dict[str, Attempts]:
     """How the runs went that were asked for with the present digests, by source."""
     digests = {present.digest: present.source for present in landings if present.files}
-    if not digests:
-        return {}
-    records = instance.get_run_records(dg.RunsFilter(job_name=INGEST_JOB, tags={DIGEST_TAG: sorted(digests)}))
-    found: dict[str, list[dg.RunRecord]] = {}
-    for record in records:  # the newest first
-        found.setdefault(digests[record.dagster_run.tags[DIGEST_TAG]], []).append(record)
-    return {source: _attempts(runs) for source, runs in found.items()}
-
-
-def _attempts(runs: Sequence[dg.RunRecord]) -> Attempts:
-    latest = runs[0]
-    state = _STATES.get(latest.dagster_run.status, "going")
-    moment = latest.start_time if state == "going" else latest.end_time
-    return Attempts(runs=len(runs), latest=state, since=moment or latest.create_timestamp.timestamp())
+    found = read_attempts(instance, INGEST_JOB, DIGEST_TAG, digests)
+    return {digests[digest]: attempts for digest, attempts in found.items()}
 
 
 def run_request(request: IngestRequest) -> dg.RunRequest:

@@ -12,9 +12,9 @@ import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 from resources.landing_entry import LandingEntry
+from sensors.attempts import LOST_SECONDS, Attempts, retry_after_seconds
 
 CURSOR_VERSION = 1
 SETTLE_SECONDS = (
@@ -22,11 +22,6 @@ SETTLE_SECONDS = (
 )
 MAX_REQUESTS_PER_TICK = 10  # submitting a run takes 0.4 s on SQLite, and a tick has 60 s
 RETRY_SECONDS = 600.0  # after a failed run; the run itself has retried what passes quickly
-RETRY_CAP_SECONDS = 6 * 3_600.0
-LOST_SECONDS = (
-    3_600.0  # Dagster calls a run "started" for ever if its host died; a second one beside a slow one does no harm
-)
-RunState = Literal["going", "done", "failed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,15 +43,6 @@ class Known:
 
     files: int
     digest: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attempts:
-    """The runs that were asked for with one digest, and how the latest of them stands."""
-
-    runs: int
-    latest: RunState
-    since: float  # when it ended, or, while it goes on, when it began
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,15 +126,6 @@ def _digest_of(source: str, entries: Sequence[LandingEntry]) -> str:
     return digest.hexdigest()[:16]
 
 
-def retry_after_seconds(runs: int) -> float:
-    """How long to wait after the given number of runs that failed.
-
-    >>> [retry_after_seconds(runs) / 60 for runs in (1, 2, 3, 20)]
-    [10.0, 20.0, 40.0, 360.0]
-    """
-    return min(RETRY_CAP_SECONDS, RETRY_SECONDS * 2.0 ** min(max(runs, 1) - 1, 10))
-
-
 def decide(
     landings: Sequence[Present],
     cursor: Cursor,
@@ -203,7 +180,7 @@ def _judge(present: Present, before: Known | None, runs: Attempts | None, now: f
         if now - runs.since < LOST_SECONDS:
             return f"{present.files} files, nothing new since their ingest began", None
         return f"{present.files} files, their ingest seems lost, try {runs.runs + 1}", runs.runs
-    wait = runs.since + retry_after_seconds(runs.runs) - now
+    wait = runs.since + retry_after_seconds(runs.runs, RETRY_SECONDS) - now
     if wait > 0:
         return f"{present.files} files, the last ingest failed, the next try comes in {wait:.0f} s", None
     return f"{present.files} files, the last ingest failed, try {runs.runs + 1}", runs.runs

@@ -109,6 +109,7 @@ def _document(report: IngestReport) -> dict[str, object]:
         "reasons": dict(report.reasons),
         "batches": list(report.batches),
         "resumed": list(report.resumed),
+        "held": list(report.held),
         "unfinished": [{"batch": batch, "why": why} for batch, why in report.unfinished],
         "windows": [
             {"hour": hour.start.isoformat(), "rows": hour.rows, "late": hour.late, "lateness": list(hour.histogram)}
@@ -137,6 +138,8 @@ def _print(report: IngestReport, node: Object) -> None:
         f"Other files: {', '.join(files)}. Batches: {len(report.batches)} new, {len(report.resumed)} resumed.",
         highlight=False,
     )
+    if report.held:
+        out.print(f"diverted: {len(report.held)} batches wait in staging", style="yellow", highlight=False)
     for _, why in report.unfinished:
         out.print(why, style="red", highlight=False, markup=False)
     for _, why in report.unreadable:

@@ -8,6 +8,8 @@
     ├── RebuildRefused       a window cannot be rebuilt safely; says why and what to do
     │   └── RebuildDisturbed inserts kept arriving
     ├── RefreshFailed        a refreshable view that was not refreshed
+    ├── RecoveryFailed       a repair that did not end with windows that are right
+    ├── RouteRefused         readers are not sent where they would be worse off
     ├── IngestPaused         the server has no room for inserts just now
     ├── LandingRefused       landing files cannot be loaded as they are (core.landing)
     │   └── LandingMissing   there is no such landing folder (resources.landing)
@@ -84,6 +86,14 @@ class RefreshFailed(ChmvError):
     def __init__(self, view: str, found: str, then: str) -> None:
         self.view = view
         super().__init__(f"view {view}: {found}, but wanted a refresh that succeeded. {then}")
+
+
+class RecoveryFailed(ChmvError):
+    """A repair that did not end with windows that are right; it is tried again."""
+
+
+class RouteRefused(ChmvError):
+    """Readers are not sent where they would be worse off."""
 
 
 class JournalRefused(ChmvError):

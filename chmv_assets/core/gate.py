@@ -46,17 +46,39 @@ def read_gates() -> str:
     )
 
 
+_INTO = "has(tables, concat({database:String}, '.', {table:String}))"
+_FAILED = (
+    f"type = 'ExceptionWhileProcessing' AND exception_code NOT IN ({', '.join(map(str, REFUSED_CODES))}) "
+    "AND notEmpty(Settings['insert_deduplication_token'])"
+)
+
+
 def read_failures(cluster: str = "") -> str:
     """How many inserts with a token into a source have failed of late, repeated or not: without one nothing is in doubt.
 
     Much cheaper than `read_in_doubt`, which reads every insert. Needs `SYSTEM FLUSH LOGS query_log` before.
     """
-    refused = ", ".join(map(str, REFUSED_CODES))
     return (
-        f"SELECT count() FROM {system_table('query_log', cluster)} WHERE type = 'ExceptionWhileProcessing' AND {_RECENT} "
-        f"AND query_kind IN ('Insert', 'AsyncInsertFlush') AND exception_code NOT IN ({refused}) "
-        "AND has(tables, concat({database:String}, '.', {table:String})) "
-        "AND notEmpty(Settings['insert_deduplication_token'])"
+        f"SELECT count() FROM {system_table('query_log', cluster)} WHERE {_FAILED} AND {_RECENT} "
+        f"AND query_kind IN ('Insert', 'AsyncInsertFlush') AND {_INTO}"
+    )
+
+
+def read_troubles(cluster: str = "") -> str:
+    """The same number, and how many inserts were sent lately whose writer does not wait to learn whether they were taken.
+
+    Such a writer (asynchronous inserts with `wait_for_async_insert = 0`) would never hear of a gate's refusal. What reads from a SELECT
+    is never asynchronous. Needs `SYSTEM FLUSH LOGS` before.
+    """
+    default = "(SELECT any(value) FROM system.settings WHERE name = 'async_insert')"
+    unanswered = (
+        "query_kind = 'Insert' AND type = 'QueryFinish' AND Settings['wait_for_async_insert'] = '0' "
+        f"AND if(mapContains(Settings, 'async_insert'), Settings['async_insert'], {default}) = '1' "
+        r"AND NOT match(query, '(?i)\\bselect\\b')"
+    )
+    return (
+        f"SELECT countIf({_FAILED}), countIf({unanswered}) FROM {system_table('query_log', cluster)} "
+        f"WHERE {_RECENT} AND query_kind IN ('Insert', 'AsyncInsertFlush') AND {_INTO}"
     )
 
 
@@ -76,20 +98,4 @@ def read_in_doubt(cluster: str = "") -> str:
         "GROUP BY token HAVING argMax(type, at) = 'ExceptionWhileProcessing' AND last IN "
         f"(SELECT query_id FROM {system_table('part_log', cluster)} WHERE event_type = 'NewPart' "
         f"AND database = {{database:String}} AND table = {{table:String}} AND {_RECENT})"
-    )
-
-
-def read_unanswered(cluster: str = "") -> str:
-    """How many inserts into a source were sent lately whose writer does not wait to learn whether they were taken.
-
-    Such a writer (asynchronous inserts with `wait_for_async_insert = 0`) would never hear of a gate's refusal. What reads from a SELECT
-    is never asynchronous. Needs `SYSTEM FLUSH LOGS` before.
-    """
-    default = "(SELECT any(value) FROM system.settings WHERE name = 'async_insert')"
-    return (
-        f"SELECT count() FROM {system_table('query_log', cluster)} WHERE query_kind = 'Insert' "
-        f"AND has(tables, concat({{database:String}}, '.', {{table:String}})) AND {_RECENT} AND type = 'QueryFinish' "
-        "AND Settings['wait_for_async_insert'] = '0' "
-        f"AND if(mapContains(Settings, 'async_insert'), Settings['async_insert'], {default}) = '1' "
-        r"AND NOT match(query, '(?i)\\bselect\\b')"
     )

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from datetime import date
+from functools import partial
 from typing import Any, Literal
 
 from chmv_assets.core import settings_values as values
@@ -19,7 +20,8 @@ from chmv_assets.core.cadence import Unit
 from chmv_assets.core.errors import CatalogDefects
 from chmv_assets.core.model import Finding, Place
 from chmv_assets.core.names import QName, parse_qname
-from chmv_assets.core.settings_values import BadValueError, ExtraColumns, LandingFormat, Protocol, nearest
+from chmv_assets.core.settings_values import BadValueError, ExtraColumns, LandingFormat, Protocol, Recovery, nearest
+from chmv_assets.core.thresholds import THRESHOLDS, Limits, limits_of
 
 SETTINGS_FILE = "chmv.yaml"
 DEFAULT_DATABASE = "default"
@@ -46,6 +48,7 @@ class Defaults:
     sla_seconds: int = 300
     owners: tuple[str, ...] = ()
     protocol: Protocol = "auto"
+    recovery: Recovery = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +65,7 @@ class ObjectSettings:
     owners: tuple[str, ...] | None = None
     group: str | None = None
     protocol: Protocol | None = None
+    recovery: Recovery | None = None
     allow_empty: bool | None = None
     description: str | None = None
     tags: tuple[tuple[str, str], ...] | None = None
@@ -75,6 +79,7 @@ class ObjectPolicy:
     sla_seconds: int
     owners: tuple[str, ...]
     protocol: Protocol
+    recovery: Recovery = "auto"  # whether sensors repair it by themselves
     start: date | None = None
     event_time: str | None = None
     arrival: str | None = None
@@ -99,10 +104,16 @@ class Settings:
     start: date | None = None
     databases: tuple[str, ...] = ()
     defaults: Defaults = Defaults()
+    thresholds: tuple[tuple[str, float], ...] = ()  # those that are said; `limits` has all
     sources: Objects = ()
     targets: Objects = ()
     views: Objects = ()
     lines: tuple[tuple[KeyPath, int], ...] = field(default=(), compare=False, repr=False)
+
+    @property
+    def limits(self) -> Limits:
+        """The thresholds in effect."""
+        return limits_of(dict(self.thresholds))
 
     def section(self, section: Section) -> Objects:
         """The objects of one section."""
@@ -115,6 +126,7 @@ class Settings:
             "sla_seconds": self.defaults.sla_seconds,
             "owners": self.defaults.owners,
             "protocol": self.defaults.protocol,
+            "recovery": self.defaults.recovery,
             "start": self.start,
         }
         for section in SECTIONS:
@@ -132,6 +144,7 @@ class Settings:
             "timezone": self.timezone,
             "databases": list(self.databases),
             "defaults": _plain(self.defaults),
+            "thresholds": dict(self.thresholds),
         }
         if self.start is not None:
             document["start"] = self.start.isoformat()
@@ -184,7 +197,9 @@ _DEFAULTS: dict[str, Reader] = {
     "sla": values.read_positive_duration,
     "owners": values.read_owners,
     "protocol": values.read_protocol,
+    "recovery": values.read_recovery,
 }
+_THRESHOLDS: dict[str, Reader] = {one.name: partial(values.read_threshold, one) for one in THRESHOLDS}
 _LANDING: dict[str, Reader] = {
     "path": values.read_text,
     "format": values.read_landing_format,
@@ -207,7 +222,7 @@ _OBJECT: dict[Section, dict[str, Reader]] = {
     "targets": _TABLE | {"allow_empty": values.read_flag},
     "views": _COMMON,
 }
-_NESTED = ("defaults", *SECTIONS)
+_NESTED = ("defaults", "thresholds", *SECTIONS)
 
 
 class _Reading:
@@ -277,11 +292,15 @@ def parse_settings(raw: object, lines: Mapping[KeyPath, int]) -> tuple[Settings,
     known: dict[str, Reader] = {**_TOP, **{name: lambda value: value for name in _NESTED}}
     found = reading.read(top, (), known)
     defaults = reading.read(reading.mapping(found.pop("defaults", None), ("defaults",)), ("defaults",), _DEFAULTS)
+    thresholds = reading.read(
+        reading.mapping(found.pop("thresholds", None), ("thresholds",)), ("thresholds",), _THRESHOLDS
+    )
     reading.database = found.get("default_database", DEFAULT_DATABASE)
     sections = {section: _objects(reading, section, found.pop(section, None)) for section in SECTIONS}
     settings = Settings(
         **found,
         defaults=Defaults(**defaults),
+        thresholds=tuple(sorted(thresholds.items())),
         sources=sections["sources"],
         targets=sections["targets"],
         views=sections["views"],

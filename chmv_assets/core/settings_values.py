@@ -14,12 +14,15 @@ from datetime import date, datetime
 from typing import Literal, TypeVar
 
 from chmv_assets.core.cadence import UNITS, Unit, cadence_name
+from chmv_assets.core.thresholds import Threshold
 
 Protocol = Literal["auto", "closed", "gated", "fenced", "owned", "whole"]
 FeedChoice = Literal["auto", "pushdown", "replay"]
+Recovery = Literal["auto", "off"]
 LandingFormat = Literal["parquet", "jsonl", "csv"]
 ExtraColumns = Literal["refuse", "ignore"]
 PROTOCOLS: tuple[Protocol, ...] = ("auto", "closed", "gated", "fenced", "owned", "whole")
+RECOVERIES: tuple[Recovery, ...] = ("auto", "off")
 FEEDS: tuple[FeedChoice, ...] = ("auto", "pushdown", "replay")
 LANDING_FORMATS: tuple[LandingFormat, ...] = ("parquet", "jsonl", "csv")
 EXTRA_COLUMNS: tuple[ExtraColumns, ...] = ("refuse", "ignore")
@@ -131,6 +134,28 @@ def read_owners(value: object) -> tuple[str, ...]:
 def read_protocol(value: object) -> Protocol:
     """A rebuild protocol."""
     return _choice(value, PROTOCOLS, "settings-protocol", "rebuild protocol")
+
+
+def read_recovery(value: object) -> Recovery:
+    """Whether sensors repair an object; YAML reads a bare `off` as false.
+
+    >>> read_recovery(False), read_recovery("auto")
+    ('off', 'auto')
+    """
+    return _choice("off" if value is False else value, RECOVERIES, "settings-recovery", "way of recovery")
+
+
+def read_threshold(threshold: Threshold, value: object) -> float:
+    """A number within the bounds of a threshold; seconds may be written as a duration."""
+    number = read_duration(value) if threshold.unit == "seconds" and isinstance(value, str) else value
+    is_number = isinstance(number, (int, float)) and not isinstance(number, bool)
+    if is_number and threshold.lowest <= number <= threshold.highest:  # type: ignore[operator]
+        return float(number)  # type: ignore[arg-type]
+    upper = "" if threshold.highest == float("inf") else f" and at most {threshold.highest:g}"
+    raise BadValueError(
+        "settings-threshold", f"a number of {threshold.unit}, at least {threshold.lowest:g}{upper}", threshold.reason.rstrip("."),
+        f"The default is {threshold.default:g}",
+    )  # fmt: skip
 
 
 def read_landing_format(value: object) -> LandingFormat:

@@ -11,14 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from chmv_assets.core.errors import RebuildDisturbed, RebuildRefused, ServerError
-from chmv_assets.core.gate import GATE_PREFIX, read_unanswered
+from chmv_assets.core.gate import GATE_PREFIX
 from chmv_assets.core.names import QName
 from resources.introspect import Undelivered, fetch_forwarders, fetch_undelivered
 from resources.journal import CLUSTER_VARIABLE
 from resources.rebuild.workbench import Workbench
 
-UNANSWERED_SECONDS = 3600
-_MISSING = frozenset({60, 81})
 _UNSENT = (GATE_PREFIX, "ALL_CONNECTION_TRIES_FAILED")  # refused as a whole, or never reached the other side
 
 
@@ -80,18 +78,11 @@ def refuse_half_delivered(bench: Workbench, queues: Sequence[QName], since: int)
             )
 
 
-def refuse_unanswered(bench: Workbench, root: QName) -> None:
-    """Refuse to shut a gate on writers who would never learn that they were refused; needs `SYSTEM FLUSH LOGS` before."""
-    values = {"database": root.database, "table": root.table, "seconds": UNANSWERED_SECONDS}
-    try:
-        rows = bench.executor.server.rows(read_unanswered(bench.cluster), values)
-    except ServerError as error:
-        if error.code not in _MISSING:  # without a query log nobody can tell
-            raise
-        return
-    if int(rows[0][0]):
+def refuse_unanswered(root: QName, inserts: int) -> None:
+    """Refuse to shut a gate on writers who would never learn that they were refused."""
+    if inserts:
         raise RebuildRefused(
-            f"source {root}: found {rows[0][0]} insert(s) of the last hour with wait_for_async_insert = 0 but wanted writers who wait for an "
+            f"source {root}: found {inserts} insert(s) of the last hour with wait_for_async_insert = 0 but wanted writers who wait for an "
             "answer. A gate's refusal would never reach them, and their rows would be lost. Use `--protocol fenced`, or `closed` when the "
             "window is quiet, or let them wait."
         )

@@ -105,7 +105,7 @@ class FencedRun:
         executor = self.bench.executor
         return {
             **self.out.work(),
-            "settle": lambda root: settle(self.bench, self.journal, root),
+            "settle": self._settle,
             "fence": self._create_fence,
             "shadow": self._create_shadow,
             "scratch": lambda name: executor.create_like(name, self.plan.target.name),
@@ -120,6 +120,9 @@ class FencedRun:
             "close fence": self._close,
             "release commits": self._release,
         }  # fmt: skip
+
+    def _settle(self, root: QName) -> None:
+        settle(self.bench, self.journal, root)
 
     def _check(self) -> None:
         for lease in self.leases:

@@ -121,8 +121,7 @@ class GatedRun:
         self.journal.run(write_rebuild(record, self.journal.cluster))
 
     def _settle(self, root: QName) -> None:
-        settle(self.bench, self.journal, root)
-        refuse_unanswered(self.bench, root)
+        refuse_unanswered(root, settle(self.bench, self.journal, root))
 
     def _create_scratch(self, name: QName) -> None:
         feed = next(feed for feed, scratch in self.run.feeds.values() if scratch == name)

@@ -28,6 +28,7 @@ from resources.rebuild.closed import publish_closed
 from resources.rebuild.fenced import explain_fenced, publish_fenced
 from resources.rebuild.gated import explain_gated, publish_gated
 from resources.rebuild.gated_run import OnStep
+from resources.rebuild.guards import release
 from resources.rebuild.leases import hold_target
 from resources.rebuild.marks import note_rebuilt, read_stale
 from resources.rebuild.owned import Replay, publish_owned
@@ -77,6 +78,7 @@ class Rebuilder(Workbench):
         choice = self.decide(target, window, protocol, feed)
         self.executor.log(f"{target.name} {window_key(window)}: {choice.protocol}, because {choice.why}")
         published = self._carry_out(journal, target, window, choice, on_step)
+        release(self)
         note_rebuilt(journal, stale, f"rebuild {journal.versions.next()}")
         return published
 
@@ -139,6 +141,7 @@ class Rebuilder(Workbench):
         journal = self._journal()
         stale = [mark for one in (target, *downstream) for mark in read_stale(journal, one.name, window)]
         published = publish_gated(self, journal, target, window, CHAIN, on_step, downstream)
+        release(self)
         note_rebuilt(journal, stale, f"rebuild {journal.versions.next()}")
         return published
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from chmv_assets.core.errors import RebuildRefused, ServerError
-from chmv_assets.core.gate import read_failures, read_in_doubt
+from chmv_assets.core.gate import read_failures, read_in_doubt, read_troubles
 from chmv_assets.core.names import QName
 from chmv_assets.core.own_tables import on_cluster
 from resources.journal import Journal
@@ -15,11 +15,14 @@ SETTLE_SECONDS = 30.0
 _MISSING = frozenset({60, 81})
 
 
-def settle(bench: Workbench, journal: Journal, root: QName) -> None:
-    """Wait until no insert into a source is in doubt, or refuse."""
+def settle(bench: Workbench, journal: Journal, root: QName) -> int:
+    """Wait until no insert into a source is in doubt, or refuse; gives how many were sent by writers who wait for no answer."""
     require_every_replica(bench, root)
     deadline = bench.clock() + SETTLE_SECONDS
-    while problem := find_in_doubt(journal, root):
+    while True:
+        problem, unanswered = find_in_doubt(journal, root)
+        if not problem:
+            return unanswered
         if bench.clock() > deadline:
             raise RebuildRefused(
                 f"source {root}: {problem} but wanted every insert done or given up. Its retry after the rebuild would double its rows. "
@@ -28,25 +31,41 @@ def settle(bench: Workbench, journal: Journal, root: QName) -> None:
         bench.sleep(1.0)
 
 
-def find_in_doubt(journal: Journal, root: QName) -> str:
-    """What is in doubt in a source, as a few words; nothing if all is settled."""
+def find_in_doubt(journal: Journal, root: QName) -> tuple[str, int]:
+    """What is in doubt in a source, as a few words (nothing if all is settled), and the number of inserts that nobody waits for."""
     if staged := journal.read_batches(source=root, status="staged"):
-        return f"batch {staged[0].batch} of ours is being committed"
-    return find_failed(journal, root)
+        return f"batch {staged[0].batch} of ours is being committed", 0
+    failures, unanswered = _count(journal, root, read_troubles(journal.cluster)) or (0, 0)
+    return _name_failed(journal, root) if failures else "", unanswered
 
 
 def find_failed(journal: Journal, root: QName) -> str:
     """An insert that failed after it had written to a source and was not repeated, as a few words."""
-    server, cluster = journal.server, journal.cluster
-    values = {"database": root.database, "table": root.table, "seconds": IN_DOUBT_SECONDS}
-    server.command(f"SYSTEM FLUSH LOGS{on_cluster(cluster)} query_log")
+    (failures,) = _count(journal, root, read_failures(journal.cluster)) or (0,)
+    return _name_failed(journal, root) if failures else ""
+
+
+def _values(root: QName) -> dict[str, str | int]:
+    return {"database": root.database, "table": root.table, "seconds": IN_DOUBT_SECONDS}
+
+
+def _count(journal: Journal, root: QName, sql: str) -> tuple[int, ...]:
+    """Numbers from the query log; none if there is no log: nobody can tell then, and most servers have one."""
+    journal.server.command(f"SYSTEM FLUSH LOGS{on_cluster(journal.cluster)} query_log")
     try:
-        if not int(server.rows(read_failures(cluster), values)[0][0]):
-            return ""
-        server.command(f"SYSTEM FLUSH LOGS{on_cluster(cluster)} part_log")
-        rows = server.rows(read_in_doubt(cluster), values)
+        return tuple(int(number) for number in journal.server.rows(sql, _values(root))[0])
     except ServerError as error:
-        if error.code not in _MISSING:  # without these logs nobody can tell, and most servers have them
+        if error.code not in _MISSING:
+            raise
+        return ()
+
+
+def _name_failed(journal: Journal, root: QName) -> str:
+    journal.server.command(f"SYSTEM FLUSH LOGS{on_cluster(journal.cluster)} part_log")
+    try:
+        rows = journal.server.rows(read_in_doubt(journal.cluster), _values(root))
+    except ServerError as error:
+        if error.code not in _MISSING:
             raise
         rows = []
     return f"the insert with token {str(rows[0][0])[:60]!r} failed and was not repeated yet" if rows else ""

@@ -16,6 +16,7 @@ from chmv_assets.core.names import QName
 from chmv_assets.core.rebuild import Feed, covered_window, scratch_name
 from chmv_assets.core.windows import Window
 from resources.introspect import fetch_existing, fetch_partitions
+from resources.rebuild.guards import loosen
 
 if TYPE_CHECKING:
     from resources.rebuild.workbench import Workbench
@@ -63,6 +64,7 @@ def swap(
         for scratch, ids in zip(scratches, by_share, strict=True):
             for partition_id in sorted(ids):
                 bench.executor.attach_partition_from(source, partition_id, scratch)
+    loosen(bench, held, ready, stale)
     for first in range(0, len(ready), SWAP_AT_ONCE):
         before_chunk()
         bench.executor.replace_partitions(target.name, ready[first : first + SWAP_AT_ONCE], source)

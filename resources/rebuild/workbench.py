@@ -86,6 +86,7 @@ class Workbench:
     may_empty: Callable[[QName], bool] = lambda _target: (
         False
     )  # whether a window may be deleted that has no rows any more
+    lost_before: dict[QName, set[str]] = field(default_factory=dict)  # read from the snapshot until `guards.release`
     _shapes: dict[tuple[QName, QName], Shape] = field(default_factory=dict)
     _server_zone: str = ""
     _marks: ScratchMarks | None = None
@@ -206,6 +207,7 @@ class Workbench:
         """Forget what was asked for an earlier publication: tables may have changed since."""
         self._shapes.clear()
         self.executor.real_names.clear()
+        self.lost_before.clear()
 
     def real_name(self, name: QName) -> QName:
         """What a table is called on the server; a hidden inner table is asked for once per publication."""

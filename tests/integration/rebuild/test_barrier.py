@@ -22,7 +22,7 @@ from rebuild_cases import DAILY_SUM, ROWS, SOURCE
 from rebuild_oracle import Pipe, apply_ddl, day
 
 from chmv_assets.core.errors import RebuildDisturbed, RebuildRefused, ServerError
-from chmv_assets.core.gate import read_in_doubt, read_unanswered, render_shut
+from chmv_assets.core.gate import read_in_doubt, read_troubles, render_shut
 from chmv_assets.core.names import QName
 from chmv_assets.core.rebuild_plan import Step
 from chmv_assets.core.settings_values import Protocol
@@ -277,7 +277,7 @@ def test_what_is_asked_of_every_replica_is_answered_by_a_cluster_of_one(
     values = {"database": "barrier", "table": pipe.name("source").table, "seconds": 3600}
     connection.command("SYSTEM FLUSH LOGS query_log, part_log")
     assert connection.rows(read_in_doubt(CLUSTER), values) == connection.rows(read_in_doubt(), values) == []
-    assert connection.rows(read_unanswered(CLUSTER), values) == connection.rows(read_unanswered(), values) == [(0,)]
+    assert connection.rows(read_troubles(CLUSTER), values) == connection.rows(read_troubles(), values) == [(0, 0)]
     assert fetch_undelivered(connection, [pipe.name("all")], CLUSTER) == ()
     assert fetch_running_inserts(connection, CLUSTER) == frozenset()
 

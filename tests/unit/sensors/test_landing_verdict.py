@@ -9,9 +9,9 @@ import pytest
 
 import sensors
 from resources.landing_entry import LandingEntry
-from sensors import landing_verdict
+from sensors import attempts, landing_verdict
+from sensors.attempts import Attempts
 from sensors.landing_verdict import (
-    Attempts,
     Cursor,
     IngestRequest,
     Known,
@@ -34,7 +34,7 @@ def request(source: str = "shop.events", digest: str = "d1", attempt: int = 0) -
 
 
 def test_doctests() -> None:
-    for module in (landing_verdict, sensors):
+    for module in (attempts, landing_verdict, sensors):
         assert doctest.testmod(module).failed == 0
 
 

@@ -1,0 +1,244 @@
+"""What a tick of each sensor costs on a server with many parts: queries, and time against the bare query over `system.parts`.
+
+    python -m bench.sensors                     1,000 tables with 100 partitions each
+    python -m bench.sensors --tables 300 --rounds 9
+    python -m bench.sensors --quick             seconds, to see that it works
+
+Half of the tables are sources, each with a view into one of the other half; one INSERT per source fills 100 partitions of both. A tick is evaluated as
+the daemon does it, connection included, on an instance in memory; ticks and the bare query take turns, so that other load hits them alike. The bare
+query is what any look at the parts costs: `SELECT … count() FROM system.parts WHERE active GROUP BY database, table, partition_id`, once with its rows
+brought here as a sensor would have to, once counted on the server. The first tick of a process may cost more (nothing is known yet) and stands apart. What
+is counted are our own statements; the driver's greeting is in the time only. Bounds to keep: at most 3 queries per tick, ratio at most 2. The
+exit code is 0 whatever comes out: a benchmark tells, it does not judge.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import logging
+import os
+import pkgutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import click
+import dagster as dg
+from rich.console import Console
+from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # so that `python bench/sensors.py` works as well
+
+import sensors
+from chmv_assets.core.statements import SourceFile, split_statements
+from chmv_assets.pipeline import Pipeline, load_pipeline
+from resources.clickhouse import Endpoint, Server, endpoint_of
+from resources.clickhouse_resource import ClickHouseResource
+from resources.engine import EngineOptions, start_engine, stop_engine
+from resources.journal import open_journal
+
+BOUND, MOST_QUERIES = 2.0, 3
+BARE = "SELECT database, table, partition_id, count(), sum(rows) FROM system.parts WHERE active GROUP BY database, table, partition_id"
+
+
+class CountingServer(Server):
+    """A connection that counts what it is asked."""
+
+    asked = 0
+
+    def rows(self, *args: Any, **kwargs: Any) -> list[tuple[Any, ...]]:
+        CountingServer.asked += 1
+        return super().rows(*args, **kwargs)
+
+    def command(self, *args: Any, **kwargs: Any) -> str:
+        CountingServer.asked += 1
+        return super().command(*args, **kwargs)
+
+    def text(self, *args: Any, **kwargs: Any) -> str:
+        CountingServer.asked += 1
+        return super().text(*args, **kwargs)
+
+
+class CountingResource(ClickHouseResource):
+    """The resource of the sensors, with a connection that counts."""
+
+    def connect(self, **log_comment: str) -> Server:
+        return CountingServer(Endpoint(os.environ["CHMV_CLICKHOUSE_URL"]), log_comment=log_comment)
+
+
+@dataclass
+class Measured:
+    """One sensor: its ticks."""
+
+    sensor: dg.SensorDefinition
+    seconds: list[float] = field(default_factory=list)
+    queries: list[int] = field(default_factory=list)
+    cursor: str | None = None
+    said: str = ""
+    takes: bool = True  # whether it asks ClickHouse at all
+
+
+def ddl_of(tables: int) -> list[str]:
+    """Statements: pairs of a source and a target with a view between them."""
+    made: list[str] = []
+    for number in range(tables // 2):
+        source, target = f"wide.source_{number:04d}", f"wide.target_{number:04d}"
+        made.append(
+            f"CREATE TABLE {source} (at DateTime('UTC'), arrived DateTime64(6, 'UTC') DEFAULT now64(6), k UInt32, v UInt64) "
+            "ENGINE = MergeTree PARTITION BY toYYYYMMDD(at) ORDER BY k"
+        )
+        made.append(
+            f"CREATE TABLE {target} (day Date, k UInt32, v UInt64) ENGINE = SummingMergeTree PARTITION BY toYYYYMMDD(day) ORDER BY (day, k)"
+        )
+        made.append(
+            f"CREATE MATERIALIZED VIEW wide.view_{number:04d} TO {target} AS SELECT toDate(at) AS day, k, sum(v) AS v FROM {source} GROUP BY day, k"
+        )
+    return made
+
+
+def write_pipeline(folder: Path, tables: int) -> Pipeline:
+    """The folder that declares them, with arrival columns, so that every sensor has something to look at."""
+    folder.mkdir()
+    (folder / "wide.sql").write_text(";\n".join(ddl_of(tables)) + ";\n", encoding="utf-8")
+    sources = "".join(
+        f"  wide.source_{number:04d}: {{event_time: at, arrival: arrived}}\n" for number in range(tables // 2)
+    )
+    settings = f'version: 1\ndefault_database: wide\nstart: "2026-08-01"\nsources:\n{sources}'
+    (folder / "chmv.yaml").write_text(settings, encoding="utf-8")
+    return load_pipeline(folder, cache=folder.parent / "cache").require_sound()
+
+
+def fill(server: Server, pipeline: Pipeline, tables: int, partitions: int, progress: Callable[[int], None]) -> None:
+    """Create and fill: one INSERT per source, its view fills the target."""
+    server.command("CREATE DATABASE wide")
+    text = (pipeline.ddl_dir / "wide.sql").read_text(encoding="utf-8")
+    for statement in split_statements(SourceFile(path="wide.sql", text=text))[0]:
+        server.command(statement.text)
+    for number in range(tables // 2):
+        server.command(
+            f"INSERT INTO wide.source_{number:04d} (at, arrived, k, v) SELECT toDateTime('2026-08-01 12:00:00', 'UTC') + number * 86400, "
+            f"toDateTime64('2026-08-01 12:00:01', 6, 'UTC') + number * 86400, number, 1 FROM numbers({partitions})",
+            settings={"max_partitions_per_insert_block": 0, "async_insert": 0},
+        )
+        progress(2)
+    open_journal(server).prepare()
+
+
+def discover(pipeline: Pipeline) -> list[dg.SensorDefinition]:
+    """The sensors of the location, and those of modules in `sensors` that it does not list (yet). Sensors over runs are not ticks of ours."""
+    found = {one.name: one for one in sensors.build_sensors(pipeline, running=False)}
+    for module in pkgutil.iter_modules(sensors.__path__, "sensors."):
+        try:
+            loaded = importlib.import_module(module.name)
+        except ImportError as error:  # being written
+            click.echo(f"{module.name}: not loaded, {error}", err=True)
+            continue
+        for name, build in inspect.getmembers(loaded, inspect.isfunction):
+            if name.startswith("build_") and name.endswith("_sensor") and build.__module__ == module.name:
+                made = build(pipeline, running=False)
+                found.setdefault(made.name, made)
+    return [one for one in found.values() if not isinstance(one, dg.RunStatusSensorDefinition)]
+
+
+def tick(measured: Measured, instance: dg.DagsterInstance, resources: Mapping[str, Any]) -> tuple[float, int]:
+    """Evaluate once; gives seconds and queries."""
+    wanted = {key: value for key, value in resources.items() if key in measured.sensor.required_resource_keys}
+    measured.takes = bool(wanted)
+    before, started = CountingServer.asked, time.perf_counter()
+    with dg.build_sensor_context(
+        instance=instance, cursor=measured.cursor, resources=wanted, sensor_name=measured.sensor.name
+    ) as context:
+        result = measured.sensor(context)
+    taken = time.perf_counter() - started, CountingServer.asked - before
+    if isinstance(result, dg.SensorResult):
+        measured.cursor = result.cursor or measured.cursor
+        requests, reason = result.run_requests or [], result.skip_reason
+        measured.said = f"{len(requests)} runs asked for" if requests else str(reason.skip_message if reason else "")
+    elif isinstance(result, dg.SkipReason):
+        measured.said = str(result.skip_message)
+    return taken
+
+
+@click.command()
+@click.option("--tables", default=1_000, show_default=True, help="Half sources, half targets.")
+@click.option("--partitions", default=100, show_default=True, help="Of each table, one part each.")
+@click.option("--rounds", default=7, show_default=True, help="Ticks of every sensor that are counted.")
+@click.option(
+    "--rest",
+    default=90.0,
+    show_default=True,
+    help="Seconds between filling and measuring; after a while no part is new.",
+)
+@click.option("--quick", is_flag=True, help="40 tables, 10 partitions, 3 rounds.")
+def main(tables: int, partitions: int, rounds: int, rest: float, quick: bool) -> None:
+    """Measure every sensor's tick against the bare query."""
+    logging.disable(logging.INFO)
+    if quick:
+        tables, partitions, rounds, rest = 40, 10, 3, 1.0
+    with tempfile.TemporaryDirectory(prefix="chmv-bench-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        pipeline = write_pipeline(folder / "ddl", tables)
+        info = start_engine(EngineOptions(data_dir=folder / "engine"))
+        try:
+            endpoint = endpoint_of(info, {})
+            os.environ["CHMV_CLICKHOUSE_URL"] = endpoint.url
+            with Server(endpoint) as server, click.progressbar(length=tables, label="filling", file=sys.stderr) as bar:
+                fill(server, pipeline, tables, partitions, bar.update)
+                time.sleep(rest)
+                parts = int(server.rows("SELECT count() FROM system.parts WHERE active AND database = 'wide'")[0][0])
+                bare, measured = measure(server, pipeline, rounds)
+            report(measured, bare, tables, parts)
+        finally:
+            stop_engine(info.data_dir)
+
+
+def measure(server: Server, pipeline: Pipeline, rounds: int) -> tuple[dict[str, list[float]], list[Measured]]:
+    """Ticks and the bare query by turns; the first round is the cold one."""
+    bare: dict[str, list[float]] = {"fetched": [], "on the server": []}
+    measured = [Measured(one) for one in discover(pipeline)]
+    resources = {"clickhouse": CountingResource()}
+    with dg.DagsterInstance.ephemeral() as instance:
+        for _ in range(rounds + 1):
+            for one in measured:
+                seconds, queries = tick(one, instance, resources)
+                one.seconds.append(seconds)
+                one.queries.append(queries)
+            for side, sql in (("fetched", BARE), ("on the server", f"SELECT count() FROM ({BARE})")):
+                started = time.perf_counter()
+                server.rows(sql)
+                bare[side].append(time.perf_counter() - started)
+    return bare, measured
+
+
+def report(measured: list[Measured], bare: dict[str, list[float]], tables: int, parts: int) -> None:
+    """Print the table."""
+    console = Console(width=max(120, Console().width))
+    load = " ".join(f"{value:.1f}" for value in os.getloadavg())
+    fetched, counted = median(bare["fetched"][1:]), median(bare["on the server"][1:])
+    title = f"{tables:,} tables, {parts:,} parts; bare query {1000 * fetched:.0f} ms with its rows, {1000 * counted:.0f} ms on the server (medians)"
+    table = Table(
+        title=title, caption=f"load average {load}; wanted: at most {MOST_QUERIES} queries, ratio at most {BOUND:g}"
+    )
+    for heading in ("sensor", "queries", "first tick ms", "tick ms", "ratio", "to the server's", "said"):
+        table.add_column(
+            heading, justify="left" if heading in ("sensor", "said") else "right", no_wrap=heading == "sensor"
+        )
+    for one in sorted(measured, key=lambda one: -median(one.seconds[1:])):
+        mine = median(one.seconds[1:])
+        ratio = f"{mine / fetched:.2f}" + (" !" if mine / fetched > BOUND else "")
+        queries = f"{max(one.queries)}" + (" !" if max(one.queries) > MOST_QUERIES else "")
+        table.add_row(
+            one.sensor.name, queries if one.takes else "none", f"{1000 * one.seconds[0]:.0f}", f"{1000 * mine:.0f}", ratio,
+            f"{mine / counted:.2f}", one.said[:120],
+        )  # fmt: skip
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()

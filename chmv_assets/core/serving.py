@@ -1,0 +1,375 @@
+"""What readers read: names and SQL of serving views, guards and routes, and the status of a target. Pure.
+
+    readers ──▶ serving.x ──┬─ route primary:  shop.x, and of partitions that were lost there the snapshot's copy (the guard view)
+                            └─ route snapshot: chmv_snapshots.`shop.x` alone
+
+Invariant of the guard view: a partition is shown from one side, never from both or none. It is *lost* if the primary has no part that
+already stood there when the partition was copied (`guards.max_block`). That is asked of the very parts that the query reads (virtual
+columns, one shared storage snapshot per query), and guards are read after them: two looks at `system.parts` would leave a gap of some
+milliseconds. Who does all this is `resources.serving`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from chmv_assets.core.batches import Statement
+from chmv_assets.core.catalog import Catalog
+from chmv_assets.core.model import Object, family
+from chmv_assets.core.names import QName, parse_qname, quote_identifier, quote_string
+from chmv_assets.core.own_tables import OWN_DATABASE, read_settings, render_own_table, write_settings
+
+SERVING_DATABASE = "serving"
+SNAPSHOT_DATABASE = "chmv_snapshots"
+GUARDS = QName(OWN_DATABASE, "guards")
+ROUTES = QName(OWN_DATABASE, "routes")
+UNGUARDED = -1  # nothing is known of the partition: what the primary shows is right
+ANY_BLOCK = 2**62  # just rebuilt: any part counts, only a partition that is gone is lost
+WHOLE = ""  # the partition id of the row that says when all of a target was looked at
+Route = Literal["primary", "snapshot"]
+Status = Literal["ACTIVE", "DEGRADED", "STALE"]
+_READ_FINAL = ("replacing", "collapsing", "versionedcollapsing", "coalescing")
+_ROUTE_COLUMNS = "target, route, reason, evidence, snapshot_ms, owner, version"
+
+
+def serving_targets(catalog: Catalog) -> tuple[Object, ...]:
+    """Targets that get a serving view: MergeTree tables that views write into; hidden inner tables are read by their view's name."""
+    found = (
+        made for name, made in sorted(catalog.objects.items()) if made.kind == "table" and catalog.views_into(name)
+    )
+    return tuple(made for made in found if family(made.engine))
+
+
+def is_guarded(catalog: Catalog, target: QName) -> bool:
+    """Whether blocks tell that a partition was lost; a view that refreshes the table as a whole makes a new table each time."""
+    views = catalog.views_into(target)
+    return not any(view.kind == "refreshable_view" and not (view.refresh and view.refresh.append) for view in views)
+
+
+def serving_names(targets: Iterable[QName]) -> dict[QName, QName]:
+    """The view of each target: its bare table name, or with its database where two would be called the same.
+
+    >>> str(serving_names([QName("shop", "x")])[QName("shop", "x")])
+    'serving.x'
+    >>> [str(name) for name in serving_names([QName("a", "x"), QName("b", "x")]).values()]
+    ['serving.`a.x`', 'serving.`b.x`']
+    """
+    names = sorted(set(targets))
+    shared = Counter(name.table for name in names)
+    return {
+        name: QName(SERVING_DATABASE, name.table if shared[name.table] == 1 else f"{name.database}.{name.table}")
+        for name in names
+    }
+
+
+def snapshot_name(target: QName) -> QName:
+    """The table with the copies of a target's partitions.
+
+    >>> snapshot_name(QName("shop", "x")), snapshot_name(QName("shop", "a.b")).table
+    (QName(database='chmv_snapshots', table='shop.x'), 'shop.`a.b`')
+    """
+    return QName(SNAPSHOT_DATABASE, str(target))
+
+
+def twin_name(target: QName) -> QName:
+    """An empty table of the target's shape: with it the view has columns even when the target is gone."""
+    return QName(SNAPSHOT_DATABASE, f"{target}.none")
+
+
+def side_name(target: QName) -> QName:
+    """Where partitions are copied to before they go into the snapshot."""
+    return QName(SNAPSHOT_DATABASE, f"{target}.next")
+
+
+def quote_regex(names: Iterable[str]) -> str:
+    r"""A string literal with a regular expression that matches exactly these names.
+
+    >>> print(quote_regex(["x", "shop.x"]))
+    '^(x|shop\\.x)$'
+    """
+    return quote_string(f"^({'|'.join(_escape_regex(name) for name in names)})$")
+
+
+def _escape_regex(name: str) -> str:
+    """As RE2 wants it: it refuses a backslash before letters of other scripts, and re.escape sets none there."""
+    return re.sub(r"([^\w])", lambda found: _escape_char(found.group()), name, flags=re.ASCII)
+
+
+def _escape_char(char: str) -> str:
+    return f"\\{char}" if ord(char) < 128 and char.isprintable() else char
+
+
+def render_guard_view(view: QName, target: Object, columns: Sequence[str]) -> str:
+    """The view of route `primary`."""
+    name = target.name
+    both = f"merge(REGEXP({quote_regex([name.database, SNAPSHOT_DATABASE])}), {quote_regex([name.table, twin_name(name).table])})"
+    lost = _render_lost(name, both)
+    shown, final = _columns(columns), _final(target)
+    body = (
+        f"{lost} SELECT {shown} FROM {both}{final} WHERE NOT has(chmv_lost, _partition_id) UNION ALL "
+        f"{lost} SELECT {shown} FROM {snapshot_name(name).sql}{final} WHERE has(chmv_lost, _partition_id)"
+    )
+    return _view(view, body)
+
+
+def render_snapshot_view(view: QName, target: Object, columns: Sequence[str]) -> str:
+    """The view of route `snapshot`."""
+    return _view(view, f"SELECT {_columns(columns)} FROM {snapshot_name(target.name).sql}{_final(target)}")
+
+
+def _render_lost(name: QName, both: str) -> str:
+    """WITH: the lowest block of each partition that this query reads, then the guards that none of them satisfies.
+
+    Row 0 of each part is enough to know of it, also where it was deleted lightly.
+    """
+    held = (
+        "SELECT mapFromArrays(groupArray(chmv_id), groupArray(chmv_block)) FROM (SELECT _partition_id AS chmv_id, "
+        "min(toInt64(extract(substring(_part, length(_partition_id) + 2), '^[0-9]+'))) AS chmv_block "
+        f"FROM {both} WHERE _part_offset = 0 GROUP BY chmv_id SETTINGS apply_deleted_mask = 0)"
+    )
+    uuid = (
+        "SELECT toString(any(uuid)) FROM system.tables "
+        f"WHERE database = {quote_string(name.database)} AND name = {quote_string(name.table)}"
+    )
+    lost = (
+        f"SELECT groupArray(partition_id) FROM {GUARDS.sql} FINAL WHERE target = {quote_string(str(name))} AND max_block >= 0 AND "
+        "(NOT mapContains(chmv_held, partition_id) OR chmv_held[partition_id] > max_block OR table_uuid != chmv_uuid)"
+    )
+    return f"WITH ({held}) AS chmv_held, ({uuid}) AS chmv_uuid, ({lost}) AS chmv_lost"
+
+
+def _columns(columns: Sequence[str]) -> str:
+    return ", ".join(quote_identifier(column) for column in columns)
+
+
+def _final(target: Object) -> str:
+    """Rows that a later one replaces are not shown; sums and states are put together by whoever reads, as from the target."""
+    return " FINAL" if family(target.engine) in _READ_FINAL else ""
+
+
+def _view(view: QName, body: str) -> str:
+    return f"CREATE OR REPLACE VIEW {view.sql} AS {body} COMMENT {quote_string(view_mark(body))}"
+
+
+def view_mark(text: str) -> str:
+    """What a view's comment says of its text: the server formats the text, so it cannot be compared itself."""
+    return f"made by chmv {hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def mark_in(statement: str) -> str:
+    """The mark inside a statement of ours."""
+    found = re.search(r"made by chmv [0-9a-f]{16}", statement.rpartition(" COMMENT ")[2])
+    return found.group() if found else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guard:
+    """One copied partition: where the primary stood then. For `WHOLE`, when everything was looked at last."""
+
+    target: QName
+    partition_id: str
+    max_block: int
+    table_uuid: str = ""
+    copied: str = ""  # the primary's fingerprint at that moment
+    copied_ms: int = 0
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The active parts of one partition of the primary, summed up."""
+
+    rows: int
+    min_block: int
+    max_block: int
+    data_version: int
+
+    @property
+    def fingerprint(self) -> str:
+        return f"{self.rows} {self.max_block} {self.data_version}"
+
+
+def is_lost(guard: Guard | None, held: Held | None, table_uuid: str) -> bool:
+    """Whether a partition's rows are gone from the primary; the same rule as in the view."""
+    if guard is None or guard.max_block < 0:
+        return False
+    return held is None or held.min_block > guard.max_block or guard.table_uuid != table_uuid
+
+
+@dataclass(frozen=True, slots=True)
+class CopyPlan:
+    """What a refresh of a snapshot does: ids of partitions."""
+
+    copy: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()  # the primary let go of them on purpose
+    lost: tuple[str, ...] = ()  # left as they are: the copy is all there is
+
+
+def plan_copy(held: dict[str, Held], copied: dict[str, Held], guards: dict[str, Guard], table_uuid: str) -> CopyPlan:
+    """Compare a primary with its snapshot. `copied` are the snapshot's partitions; only what changed is copied."""
+    ids = sorted({*held, *copied})
+    lost = [one for one in ids if one in copied and is_lost(guards.get(one), held.get(one), table_uuid)]
+    kept = [one for one in held if one not in lost]
+    copy = sorted(
+        one for one in kept
+        if one not in copied or one not in guards or guards[one].copied != f"{table_uuid} {held[one].fingerprint}"
+    )  # fmt: skip
+    return CopyPlan(tuple(copy), tuple(one for one in ids if one not in held and one not in lost), tuple(lost))
+
+
+def copy_survived(before: Held, now: Held | None) -> bool:
+    """Whether a partition was not lost while it was copied: some part from before is still there."""
+    return now is not None and now.min_block <= before.max_block
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteRecord:
+    """Where readers of a target are sent, since when and why."""
+
+    target: QName
+    route: Route
+    reason: str = ""
+    evidence: str = ""
+    snapshot_ms: int = 0  # when the snapshot was last complete, at the switch
+    owner: str = ""
+    version: int = 0
+    switched_ms: int = 0
+
+
+def render_create_guards(cluster: str = "") -> str:
+    """The journal's table of copied partitions."""
+    columns = (
+        "target String", "partition_id String", "max_block Int64", "table_uuid String", "copied String", "copied_ms Int64",
+        "version UInt64",
+    )  # fmt: skip
+    return render_own_table(GUARDS, columns, ("target", "partition_id"), cluster)
+
+
+def render_create_routes(cluster: str = "") -> str:
+    """The journal's table of switches: with FINAL, the present route of each target."""
+    columns = (
+        "target String", "route LowCardinality(String)", "reason String", "evidence String", "snapshot_ms Int64", "owner String",
+        "version UInt64", "switched_at DateTime64(3, 'UTC') DEFAULT now64(3, 'UTC')",
+    )  # fmt: skip
+    return render_own_table(ROUTES, columns, ("target",), cluster)
+
+
+def write_guards(guards: Sequence[Guard], cluster: str = "") -> Statement:
+    """Note where copied partitions stood; one statement."""
+    sql = (
+        f"INSERT INTO {GUARDS.sql} (target, partition_id, max_block, table_uuid, copied, copied_ms, version) "
+        "SELECT one.1, one.2, one.3, one.4, one.5, one.6, one.7 FROM "
+        "(SELECT arrayJoin({guards:Array(Tuple(String, String, Int64, String, String, Int64, UInt64))}) AS one)"
+    )
+    rows = [
+        (str(one.target), one.partition_id, one.max_block, one.table_uuid, one.copied, one.copied_ms, one.version)
+        for one in guards
+    ]
+    return Statement(sql=sql, parameters={"guards": rows}, settings=write_settings(cluster))
+
+
+def read_guards(targets: Iterable[QName], cluster: str = "") -> Statement:
+    """Guards of some targets."""
+    sql = (
+        f"SELECT target, partition_id, max_block, table_uuid, copied, copied_ms, version FROM {GUARDS.sql} FINAL "
+        "WHERE target IN {targets:Array(String)} ORDER BY target, partition_id"
+    )
+    return Statement(sql=sql, parameters={"targets": [str(name) for name in targets]}, settings=read_settings(cluster))
+
+
+def decode_guard(row: Sequence[Any]) -> Guard:
+    target, partition_id, max_block, table_uuid, copied, copied_ms, version = row
+    return Guard(
+        target=parse_qname(str(target), "default"), partition_id=str(partition_id), max_block=int(max_block), table_uuid=str(table_uuid),
+        copied=str(copied), copied_ms=int(copied_ms), version=int(version),
+    )  # fmt: skip
+
+
+def write_route(record: RouteRecord, cluster: str = "") -> Statement:
+    """Note a switch."""
+    sql = (
+        f"INSERT INTO {ROUTES.sql} ({_ROUTE_COLUMNS}) SELECT {{target:String}}, {{route:String}}, {{reason:String}}, {{evidence:String}}, "
+        "{snapshot:Int64}, {owner:String}, {version:UInt64}"
+    )
+    values = {
+        "target": str(record.target), "route": record.route, "reason": record.reason, "evidence": record.evidence,
+        "snapshot": record.snapshot_ms, "owner": record.owner, "version": record.version,
+    }  # fmt: skip
+    return Statement(sql=sql, parameters=values, settings=write_settings(cluster))
+
+
+def read_routes(cluster: str = "") -> Statement:
+    """The present route of every target that was ever switched."""
+    sql = f"SELECT {_ROUTE_COLUMNS}, toUnixTimestamp64Milli(switched_at) FROM {ROUTES.sql} FINAL ORDER BY target"
+    return Statement(sql=sql, parameters={}, settings=read_settings(cluster))
+
+
+def decode_route(row: Sequence[Any]) -> RouteRecord:
+    target, route, reason, evidence, snapshot_ms, owner, version, switched_ms = row
+    return RouteRecord(
+        target=parse_qname(str(target), "default"), route=route, reason=str(reason), evidence=str(evidence), snapshot_ms=int(snapshot_ms),
+        owner=str(owner), version=int(version), switched_ms=int(switched_ms),
+    )  # fmt: skip
+
+
+def snapshot_refusal(target: QName, snapshot_ms: int, now_ms: int, max_age_seconds: float) -> str:
+    """Why a snapshot may not be shown to readers; nothing if it may."""
+    if snapshot_ms <= 0:
+        return (
+            f"target {target}: found no complete snapshot but wanted one to send readers to. They stay with the primary. "
+            "Run `snapshot_job`, or wait for its schedule."
+        )
+    age = (now_ms - snapshot_ms) / 1000
+    if age > max_age_seconds:
+        return (
+            f"target {target}: found a snapshot that is {age:.0f} s old but wanted {max_age_seconds:.0f} s at most. Old numbers mislead, "
+            "readers stay with the primary. Raise `snapshot_max_age` under `thresholds` in chmv.yaml if they are better than none."
+        )
+    return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetFacts:
+    """What is known of a target, in numbers."""
+
+    target: QName
+    sla_seconds: float
+    route: Route = "primary"
+    route_reason: str = ""
+    snapshot_age_seconds: float | None = None
+    lost: int = 0  # partitions that the snapshot stands in for
+    outages: tuple[tuple[str, float], ...] = ()  # what is open, and for how many seconds
+    repairs_running: tuple[str, ...] = ()
+    stale_seconds: float | None = None  # since when the oldest stale watermark waits for its rebuild
+
+
+def status_of(facts: TargetFacts) -> tuple[Status, tuple[str, ...]]:
+    """ACTIVE, DEGRADED or STALE, and why, in sentences.
+
+    >>> status_of(TargetFacts(target=QName("shop", "x"), sla_seconds=300))
+    ('ACTIVE', ())
+    """
+    why: list[str] = []
+    if facts.route == "snapshot":
+        why.append(f"readers are on the snapshot: {facts.route_reason or 'no reason noted'}")
+    late = [(what, age) for what, age in facts.outages if age > facts.sla_seconds]
+    why += [f"{what} for {age:.0f} s, the SLA is {facts.sla_seconds:.0f} s" for what, age in late]
+    if facts.stale_seconds is not None and facts.stale_seconds > facts.sla_seconds:
+        why.append(
+            f"a window waits for its rebuild for {facts.stale_seconds:.0f} s, the SLA is {facts.sla_seconds:.0f} s"
+        )
+    status: Status = "STALE" if why else "ACTIVE"
+    open_ = [f"{what} for {age:.0f} s" for what, age in facts.outages if (what, age) not in late]
+    if facts.lost:
+        open_.append(f"{facts.lost} lost partition(s) are read from the snapshot")
+    if facts.stale_seconds is not None and facts.stale_seconds <= facts.sla_seconds:
+        open_.append(f"a window waits for its rebuild for {facts.stale_seconds:.0f} s")
+    open_ += [f"being repaired: {what}" for what in facts.repairs_running]
+    if open_ and status == "ACTIVE":
+        status = "DEGRADED"
+    return status, (*why, *open_)

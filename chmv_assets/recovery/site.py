@@ -1,0 +1,39 @@
+"""What every repair works with: the pipeline, the server, the journal, a log and a clock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from chmv_assets.pipeline import Pipeline
+from resources.clickhouse import Server
+from resources.executor import Executor
+from resources.journal import Journal
+
+Log = Callable[[str], None]
+
+
+@dataclass
+class RecoverySite:
+    """One server with one pipeline, for the length of a repair."""
+
+    pipeline: Pipeline
+    server: Server
+    journal: Journal
+    log: Log
+    run_id: str = ""
+    clock: Callable[[], float] = time.time
+    steps: list[str] = field(default_factory=list)  # what was done so far, in sentences
+
+    @property
+    def executor(self) -> Executor:
+        return Executor(self.server, log=self.log, cluster=self.journal.cluster)
+
+    def did(self, sentence: str) -> None:
+        """Note a step: it goes to the log now and to the run's page in the end."""
+        self.steps.append(sentence)
+        self.log(sentence)
+
+    def now_ms(self) -> int:
+        return int(self.clock() * 1000)

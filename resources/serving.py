@@ -1,0 +1,393 @@
+"""Serving views, snapshots and routes on the server. What they are made of is in `core.serving`.
+
+Invariants: a snapshot takes a partition only while the primary still has it and no rebuild of ours touches the target; a lost partition, a
+target with an open outage, or one whose readers are on the snapshot is never copied over. Reading costs a constant number of queries.
+Snapshots live on the server that we speak to; on a cluster each node that serves readers needs its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from chmv_assets.core.batches import Statement
+from chmv_assets.core.catalog import Catalog
+from chmv_assets.core.errors import LockRefused, RouteRefused, ServerError
+from chmv_assets.core.model import Object
+from chmv_assets.core.names import QName
+from chmv_assets.core.outages import Outage, decode_outage, read_outages
+from chmv_assets.core.rebuild_journal import lease_name
+from chmv_assets.core.serving import (
+    ANY_BLOCK,
+    SERVING_DATABASE,
+    SNAPSHOT_DATABASE,
+    UNGUARDED,
+    WHOLE,
+    CopyPlan,
+    Guard,
+    Held,
+    Route,
+    RouteRecord,
+    copy_survived,
+    decode_guard,
+    decode_route,
+    is_guarded,
+    is_lost,
+    mark_in,
+    plan_copy,
+    read_guards,
+    read_routes,
+    render_guard_view,
+    render_snapshot_view,
+    serving_names,
+    serving_targets,
+    side_name,
+    snapshot_name,
+    snapshot_refusal,
+    twin_name,
+    write_guards,
+    write_route,
+)
+from resources.clickhouse import Server
+from resources.executor import Executor
+from resources.journal import Journal
+
+_AT_ONCE = 100  # partitions per statement
+_LEASE_SECONDS = 120.0
+_MISSING = frozenset({60, 81})
+_EMPTIED = frozenset({36, 60, 218, 232, 248})  # the partition or the table went while it was copied
+_NOT_READ = ("MATERIALIZED", "ALIAS", "EPHEMERAL")
+
+Columns = tuple[tuple[str, str, str], ...]  # name, type, default kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotResult:
+    """What a refresh did for one target."""
+
+    target: QName
+    copied: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
+    rows: int = 0  # of the copied partitions
+    seconds: float = 0.0
+    skipped: str = ""  # why nothing was done, or not all
+    snapshot_ms: int = 0  # when the snapshot was last complete
+    complete: bool = False  # nothing was left out this time
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """What one look at the server and the journal has found."""
+
+    uuids: Mapping[QName, str]
+    marks: Mapping[QName, str]  # comments of views
+    columns: Mapping[QName, Columns]
+    parts: Mapping[QName, dict[str, Held]]
+    guards: Mapping[QName, dict[str, Guard]]
+    routes: Mapping[QName, RouteRecord]
+    outages: Mapping[QName, Outage]  # views with an open outage
+
+    def snapshot_ms(self, target: QName) -> int:
+        whole = self.guards.get(target, {}).get(WHOLE)
+        return whole.copied_ms if whole else 0
+
+    def lost(self, target: QName) -> tuple[str, ...]:
+        """Partitions that readers get from the snapshot."""
+        held, copied, uuid = (
+            self.parts.get(target, {}),
+            self.parts.get(snapshot_name(target), {}),
+            self.uuids.get(target, ""),
+        )
+        guards = self.guards.get(target, {})
+        return tuple(sorted(one for one in copied if is_lost(guards.get(one), held.get(one), uuid)))
+
+
+@dataclass
+class Router:
+    """Serving views of one catalog on one server. Not for sharing between threads."""
+
+    server: Server
+    journal: Journal
+    catalog: Catalog
+    max_age_seconds: float
+    log: Callable[[str], None] = lambda _line: None
+    clock: Callable[[], float] = time.time
+    _names: dict[QName, QName] = field(default_factory=dict)
+
+    @property
+    def executor(self) -> Executor:
+        return Executor(self.server, log=self.log, cluster=self.journal.cluster)
+
+    def targets(self) -> tuple[Object, ...]:
+        return serving_targets(self.catalog)
+
+    def view_of(self, target: QName) -> QName:
+        self._names = self._names or serving_names(one.name for one in self.targets())
+        return self._names[target]
+
+    def look(self, targets: Sequence[Object]) -> Live:
+        """Six queries, whatever the number of targets; tables of the journal that are not there yet count as empty."""
+        names = [one.name for one in targets]
+        tables = [*names, *(snapshot_name(name) for name in names), *(twin_name(name) for name in names)]
+        wanted = {"tables": [(name.database, name.table) for name in tables], "serving": SERVING_DATABASE}
+        made = self.server.rows(
+            "SELECT database, name, toString(uuid), comment FROM system.tables "
+            "WHERE (database, name) IN {tables:Array(Tuple(String, String))} OR database = {serving:String}",
+            wanted,
+        )
+        columns: dict[QName, list[tuple[str, str, str]]] = {}
+        for database, table, name, kind, default in self.server.rows(
+            "SELECT database, table, name, type, default_kind FROM system.columns "
+            "WHERE (database, table) IN {tables:Array(Tuple(String, String))} ORDER BY database, table, position",
+            wanted,
+        ):
+            columns.setdefault(QName(database, table), []).append((str(name), str(kind), str(default)))
+        guards: dict[QName, dict[str, Guard]] = {}
+        for row in self.journal_rows(read_guards(names, self.journal.cluster)):
+            guard = decode_guard(row)
+            guards.setdefault(guard.target, {})[guard.partition_id] = guard
+        found = self.journal_rows(read_outages(self.journal.cluster, statuses=("open", "isolated")))
+        return Live(
+            uuids={QName(database, name): str(uuid) for database, name, uuid, _ in made},
+            marks={QName(database, name): str(comment) for database, name, _, comment in made},
+            columns={name: tuple(listed) for name, listed in columns.items()},
+            parts=self._parts([*names, *(snapshot_name(name) for name in names)]),
+            guards=guards,
+            routes=self.read_routes(),
+            outages={one.view: one for one in map(decode_outage, found)},
+        )
+
+    def read_routes(self) -> dict[QName, RouteRecord]:
+        """The present route of each target that was ever switched; all others are on the primary."""
+        records = map(decode_route, self.journal_rows(read_routes(self.journal.cluster)))
+        return {record.target: record for record in records}
+
+    def ensure(self, targets: Sequence[Object] | None = None, live: Live | None = None) -> tuple[QName, ...]:
+        """Make what is missing of databases, snapshots, twins and views; gives the views that were made anew."""
+        targets = self.targets() if targets is None else targets
+        self.journal.prepare()
+        live = live or self.look(targets)
+        there = [one for one in targets if one.name in live.uuids or twin_name(one.name) in live.uuids]
+        stale = [one for one in there if self._shape_changed(one, live)]
+        new = [
+            one for one in there if twin_name(one.name) not in live.uuids or snapshot_name(one.name) not in live.uuids
+        ]
+        made = [
+            one
+            for one in there
+            if one in stale or live.marks.get(self.view_of(one.name)) != mark_in(self._render(one, live))
+        ]
+        if new or stale or made:
+            for database in (SNAPSHOT_DATABASE, SERVING_DATABASE):
+                self.executor.create_database(database)
+        for target in stale:
+            self._unguard_all(target, live)
+            self.executor.drop_table(snapshot_name(target.name))
+            self.executor.drop_table(twin_name(target.name))
+        for target in (*new, *(one for one in stale if one not in new)):
+            if target.name in live.uuids:
+                self.executor.create_like(twin_name(target.name), target.name)
+            self.executor.create_like(snapshot_name(target.name), twin_name(target.name))
+        for target in made:
+            self.executor.run_ddl(str(self.view_of(target.name)), self._render(target, live))
+        return tuple(self.view_of(one.name) for one in made)
+
+    def _shape_changed(self, target: Object, live: Live) -> bool:
+        """Whether the target has other columns than its snapshot; one that readers are on is left alone."""
+        now, copied = live.columns.get(target.name), live.columns.get(snapshot_name(target.name))
+        return bool(now and copied and now != copied) and self._route(target.name, live) == "primary"
+
+    def _route(self, target: QName, live: Live) -> Route:
+        return live.routes[target].route if target in live.routes else "primary"
+
+    def _render(self, target: Object, live: Live, route: Route | None = None) -> str:
+        listed = live.columns.get(target.name) or live.columns.get(twin_name(target.name)) or ()
+        columns = [name for name, _, kind in listed if kind not in _NOT_READ]
+        render = render_guard_view if (route or self._route(target.name, live)) == "primary" else render_snapshot_view
+        return render(self.view_of(target.name), target, columns)
+
+    def refresh_snapshots(self, targets: Sequence[Object] | None = None) -> list[SnapshotResult]:
+        """Copy partitions that changed since they were copied last, by links."""
+        targets = self.targets() if targets is None else targets
+        self.journal.prepare()
+        live = self.look(targets)
+        if self.ensure(targets, live):
+            live = self.look(targets)
+        results = [self._refresh(target, live) for target in targets]
+        self._write([self._whole(one) for one in results if one.complete])
+        return results
+
+    def _whole(self, result: SnapshotResult) -> Guard:
+        version = self.journal.versions.next()
+        return Guard(
+            target=result.target, partition_id=WHOLE, max_block=UNGUARDED, copied_ms=result.snapshot_ms, version=version
+        )  # fmt: skip
+
+    def _refresh(self, target: Object, live: Live) -> SnapshotResult:
+        name, started = target.name, self.clock()
+        present = SnapshotResult(target=name, snapshot_ms=live.snapshot_ms(name), lost=live.lost(name))
+        if why := self._why_not(target, live):
+            return _skipped(present, why)
+        plan = self._plan(target, live)
+        if not plan.copy and not plan.drop:
+            return self._complete(present, plan, started)
+        try:
+            lock = self.journal.locks.hold(lease_name(name), self.journal.owner, lease_seconds=_LEASE_SECONDS)
+            with lock:
+                live = self.look([target])  # a rebuild may have ended since
+                plan = self._plan(target, live)
+                present = self._copy(target, plan, live, present)
+        except LockRefused:
+            return _skipped(present, "a rebuild holds the target")
+        except ServerError as error:
+            if error.code not in _EMPTIED:
+                raise
+            return _skipped(present, f"it changed while it was copied: {error}")
+        return self._complete(present, plan, started)
+
+    def _why_not(self, target: Object, live: Live) -> str:
+        if target.name not in live.uuids:
+            return "there is no such table on the server"
+        if self._route(target.name, live) == "snapshot":
+            return "readers are on the snapshot"
+        broken = [view.name for view in self.catalog.views_into(target.name) if view.name in live.outages]
+        return f"{broken[0]} has an open outage: {live.outages[broken[0]].damage}" if broken else ""
+
+    def _plan(self, target: Object, live: Live) -> CopyPlan:
+        name = target.name
+        copied = live.parts.get(snapshot_name(name), {})
+        return plan_copy(live.parts.get(name, {}), copied, live.guards.get(name, {}), live.uuids.get(name, ""))
+
+    def _copy(self, target: Object, plan: CopyPlan, live: Live, present: SnapshotResult) -> SnapshotResult:
+        """Copy to the side, look again, then into the snapshot, then guard."""
+        name, side, executor = target.name, side_name(target.name), self.executor
+        before = live.parts.get(name, {})
+        good: list[str] = []
+        if plan.copy:
+            executor.drop_table(side)
+            executor.create_like(side, name)
+            for ids in _chunks(plan.copy):
+                executor.replace_partitions(side, ids, name)
+            now = self.look([target])
+            if now.uuids.get(name) == live.uuids.get(name):
+                held = now.parts.get(name, {})
+                good = [one for one in plan.copy if copy_survived(before[one], held.get(one))]
+            for ids in _chunks(good):
+                executor.replace_partitions(snapshot_name(name), ids, side)
+        for one in plan.drop:
+            executor.drop_partition(snapshot_name(name), one)
+        guarded = is_guarded(self.catalog, name)
+        self._write(
+            [
+                *(self._guard(target, one, before[one], live, guarded=guarded) for one in good),
+                *(self._released(name, one) for one in plan.drop),
+            ]
+        )
+        executor.drop_table(side)
+        left = len(plan.copy) - len(good)
+        return SnapshotResult(
+            target=name, copied=tuple(good), dropped=plan.drop, lost=plan.lost, rows=sum(before[one].rows for one in good),
+            skipped=f"{left} partition(s) were lost while they were copied" if left else "", snapshot_ms=present.snapshot_ms,
+        )  # fmt: skip
+
+    def _guard(self, target: Object, partition_id: str, held: Held, live: Live, *, guarded: bool) -> Guard:
+        uuid = live.uuids[target.name]
+        return Guard(
+            target=target.name, partition_id=partition_id, max_block=held.max_block if guarded else UNGUARDED, table_uuid=uuid,
+            copied=f"{uuid} {held.fingerprint}", copied_ms=self._now_ms(), version=self.journal.versions.next(),
+        )  # fmt: skip
+
+    def _complete(self, done: SnapshotResult, plan: CopyPlan, started: float) -> SnapshotResult:
+        """It is as the primary was when we began, unless something was left out."""
+        complete = not plan.lost and not done.skipped
+        at_ms = int(started * 1000) if complete else done.snapshot_ms
+        return replace(done, lost=plan.lost, seconds=self.clock() - started, snapshot_ms=at_ms, complete=complete)
+
+    def switch(self, target: QName, route: Route, reason: str, evidence: str) -> RouteRecord:
+        """Send readers of a target to the primary or to its snapshot, atomically, and note it; refuses a snapshot that is too old."""
+        made = self.catalog.objects.get(target)
+        if made is None or made not in self.targets():
+            raise RouteRefused(
+                f"target {target}: found no serving view for it but wanted one to switch. Hidden inner tables, and tables that are not of the "
+                "MergeTree family, have none. Give the view a table of its own with TO."
+            )
+        live = self.look([made])
+        self.ensure([made], live)
+        live = self.look([made])
+        present = live.routes.get(target)
+        if (present.route if present else "primary") == route:
+            return present or RouteRecord(target=target, route=route)
+        refused = snapshot_refusal(target, live.snapshot_ms(target), self._now_ms(), self.max_age_seconds)
+        if route == "snapshot" and refused:
+            raise RouteRefused(refused)
+        record = RouteRecord(
+            target=target, route=route, reason=reason, evidence=evidence, snapshot_ms=live.snapshot_ms(target), owner=self.journal.owner,
+            version=self.journal.versions.next(above=present.version if present else 0), switched_ms=self._now_ms(),
+        )  # fmt: skip
+        self.journal.run(write_route(record, self.journal.cluster))  # first: `ensure` finishes what a crash leaves
+        self.executor.run_ddl(str(self.view_of(target)), self._render(made, live, route))
+        self.log(f"{target}: readers read the {route} now. {reason}")
+        return record
+
+    def release(self, target: QName, partition_ids: Iterable[str]) -> None:
+        """Let readers have partitions of the primary again that were lost there and are right now."""
+        uuid = self.look([self.catalog.objects[target]]).uuids.get(target, "")
+        self._write(
+            [
+                Guard(
+                    target=target,
+                    partition_id=one,
+                    max_block=ANY_BLOCK,
+                    table_uuid=uuid,
+                    version=self.journal.versions.next(),
+                )
+                for one in partition_ids
+            ]
+        )
+
+    def _unguard_all(self, target: Object, live: Live) -> None:
+        self._write([self._released(target.name, one) for one in live.guards.get(target.name, {})])
+
+    def _released(self, target: QName, partition_id: str) -> Guard:
+        return Guard(
+            target=target, partition_id=partition_id, max_block=UNGUARDED, version=self.journal.versions.next()
+        )
+
+    def _write(self, guards: Sequence[Guard]) -> None:
+        for first in range(0, len(guards), 1000):
+            self.journal.run(write_guards(guards[first : first + 1000], self.journal.cluster))
+
+    def _parts(self, tables: Sequence[QName]) -> dict[QName, dict[str, Held]]:
+        rows = self.server.rows(
+            "SELECT database, table, partition_id, sum(rows), min(min_block_number), max(max_block_number), "
+            "max(if(data_version = min_block_number, 0, data_version)) FROM system.parts "
+            "WHERE active AND (database, table) IN {tables:Array(Tuple(String, String))} GROUP BY database, table, partition_id",
+            {"tables": [(name.database, name.table) for name in tables]},
+        )
+        found: dict[QName, dict[str, Held]] = {}
+        for database, table, partition_id, count, low, high, version in rows:
+            held = Held(int(count), int(low), int(high), int(version))
+            found.setdefault(QName(database, table), {})[str(partition_id)] = held
+        return found
+
+    def journal_rows(self, statement: Statement) -> list[tuple[object, ...]]:
+        """Rows of a journal's table; none if there is no such table yet."""
+        try:
+            return self.server.rows(statement.sql, statement.parameters, statement.settings)
+        except ServerError as error:
+            if error.code in _MISSING:
+                return []
+            raise
+
+    def _now_ms(self) -> int:
+        return int(self.clock() * 1000)
+
+
+def _skipped(present: SnapshotResult, why: str) -> SnapshotResult:
+    return SnapshotResult(target=present.target, lost=present.lost, skipped=why, snapshot_ms=present.snapshot_ms)
+
+
+def _chunks(ids: Sequence[str]) -> Iterable[Sequence[str]]:
+    return (ids[first : first + _AT_ONCE] for first in range(0, len(ids), _AT_ONCE))

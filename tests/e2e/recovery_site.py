@@ -1,0 +1,240 @@
+"""A pipeline under a writer and a reader, with the real server, daemon and web server; what `test_recovery` breaks.
+
+The writer has known rows and sends each insert until it is taken, with a token, like any careful client. The reader polls `serving.*` and
+notes every answer that is below what was there when it began: that would be a hole.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+from chmv_assets.core.errors import ChmvError
+from chmv_assets.core.statements import SourceFile, split_statements
+from chmv_assets.pipeline import Pipeline, load_pipeline
+from resources.clickhouse import Endpoint, Server
+from resources.dagster_ui import DagsterUi
+from resources.engine import EngineInfo, EngineOptions, start_engine
+from resources.engine.lifecycle import connection_env
+
+ROOT = Path(__file__).parents[2]
+WINDOW = "SETTINGS non_replicated_deduplication_window = 10000"
+DELAY_PARTS = 60
+DDL = f"""
+CREATE DATABASE IF NOT EXISTS shop;
+CREATE TABLE shop.events (id UInt64, user UInt32, kind LowCardinality(String), amount UInt32, at DateTime('UTC'),
+  arrived DateTime64(6, 'UTC') DEFAULT now64(6)) ENGINE = MergeTree PARTITION BY toYYYYMMDD(at) ORDER BY (user, at) {WINDOW};
+CREATE TABLE shop.users (user UInt32, country LowCardinality(String)) ENGINE = ReplacingMergeTree ORDER BY user {WINDOW};
+CREATE TABLE shop.hourly (hour DateTime('UTC'), kind LowCardinality(String), n UInt64, amount UInt64)
+  ENGINE = SummingMergeTree PARTITION BY toYYYYMMDD(hour) ORDER BY (hour, kind) {WINDOW}, parts_to_delay_insert = {DELAY_PARTS};
+CREATE MATERIALIZED VIEW shop.hourly_mv TO shop.hourly AS SELECT toStartOfHour(at) AS hour, kind, count() AS n, sum(amount) AS amount
+  FROM shop.events GROUP BY hour, kind;
+CREATE TABLE shop.monthly (month Date, kind LowCardinality(String), n SimpleAggregateFunction(sum, UInt64))
+  ENGINE = AggregatingMergeTree PARTITION BY toYYYYMM(month) ORDER BY (month, kind) {WINDOW};
+CREATE MATERIALIZED VIEW shop.monthly_mv TO shop.monthly AS SELECT toStartOfMonth(hour) AS month, kind, sum(n) AS n
+  FROM shop.hourly GROUP BY month, kind;
+CREATE TABLE shop.latest (day Date, user UInt32, amount UInt32, id UInt64)
+  ENGINE = ReplacingMergeTree(id) PARTITION BY toYYYYMMDD(day) ORDER BY (day, user) {WINDOW};
+CREATE MATERIALIZED VIEW shop.latest_mv TO shop.latest AS SELECT toDate(at) AS day, user, amount, id FROM shop.events;
+CREATE TABLE shop.by_country (day Date, country LowCardinality(String), n UInt64, amount UInt64)
+  ENGINE = SummingMergeTree PARTITION BY toYYYYMMDD(day) ORDER BY (day, country) {WINDOW};
+CREATE MATERIALIZED VIEW shop.by_country_mv TO shop.by_country AS SELECT toDate(e.at) AS day, u.country AS country, count() AS n,
+  sum(e.amount) AS amount FROM shop.events AS e LEFT ANY JOIN shop.users AS u ON u.user = e.user GROUP BY day, country;
+"""
+TARGETS = ("hourly", "monthly", "latest", "by_country")
+DAYS = 5
+USERS = 200
+READS = {
+    "hourly": "SELECT toString(toDate(hour)), sum(n) FROM serving.hourly GROUP BY 1",
+    "monthly": "SELECT 'month', sum(n) FROM serving.monthly",
+    "latest": "SELECT toString(day), count() FROM serving.latest GROUP BY 1",
+    "by_country": "SELECT toString(day), sum(n) FROM serving.by_country GROUP BY 1",
+}
+
+
+def settings_text(today: datetime) -> str:
+    start = (today - timedelta(days=today.day - 1 + 31)).replace(day=1)
+    return f"""
+version: 1
+default_database: shop
+start: "{start:%Y-%m-%d}"
+sources:
+  shop.events: {{event_time: at, arrival: arrived}}
+thresholds: {{sensor_every: 5, peak_starts: 0, peak_ends: 0, probe_after: 5, retry_after: 5, snapshot_every: 60}}
+"""
+
+
+@dataclass
+class Site:
+    """The running system."""
+
+    folder: Path
+    engine: EngineInfo
+    ui: DagsterUi
+    pipeline: Pipeline
+    environ: dict[str, str]
+
+    def server(self) -> Server:
+        return Server(Endpoint(url=self.engine.url, user=self.engine.user or "default"))
+
+    def run(self, sql: str) -> None:
+        with self.server() as server:
+            server.command(sql, settings={"async_insert": 0})
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        with self.server() as server:
+            return server.rows(sql)
+
+    def kill_engine(self) -> None:
+        """SIGKILL, and a supervisor that starts it again."""
+        assert self.engine.pid is not None
+        os.kill(self.engine.pid, signal.SIGKILL)
+        self.engine = start_engine(
+            EngineOptions(
+                data_dir=self.folder / "engine", http_port=self.engine.http_port, tcp_port=self.engine.tcp_port
+            )
+        )
+
+
+@dataclass
+class Writer(threading.Thread):
+    """Sends known rows until it is stopped; every insert is sent again until it is taken."""
+
+    site: Site
+    pause_seconds: float = 0.25
+    rows: int = 0
+    refusals: int = 0
+    errors: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        super().__init__(daemon=True)
+        self.ended = threading.Event()
+        self._chance = random.Random(7)
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def run(self) -> None:
+        server: Server | None = None
+        turn = 0
+        while not self.ended.wait(self.pause_seconds):
+            turn += 1
+            values = ", ".join(self._row() for _ in range(10))
+            while not self.ended.is_set():
+                try:
+                    server = server or self.site.server()
+                    server.command(
+                        f"INSERT INTO shop.events (id, user, kind, amount, at) VALUES {values}",
+                        settings={"insert_deduplication_token": f"writer-{turn}", "async_insert": 0},
+                    )
+                    self.rows += 10
+                    break
+                except (ChmvError, OSError) as error:
+                    self.refusals += 1
+                    self.errors.add(f"{getattr(error, 'code', '')} {str(error)[:160]}")
+                    server = None
+                    time.sleep(0.2)
+
+    def _row(self) -> str:
+        now = datetime.now(timezone.utc)
+        # Rows of today, in this hour or the one before: nothing here is late by more than the tolerance of 15 minutes.
+        at = now - timedelta(seconds=self._chance.randrange(600))
+        user = self._chance.randrange(USERS)
+        return f"({self.rows + self._chance.randrange(1 << 40)}, {user}, 'k{user % 3}', {self._chance.randrange(1, 100)}, {int(at.timestamp())})"
+
+    def stop(self) -> None:
+        self.ended.set()
+        self.join(60)
+
+
+@dataclass
+class Reader(threading.Thread):
+    """Polls serving.* and notes answers below what was there when it began."""
+
+    site: Site
+    floor: dict[tuple[str, str], int] = field(default_factory=dict)
+    polls: int = 0
+    holes: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)  # answers that are errors while the server is up
+
+    def __post_init__(self) -> None:
+        super().__init__(daemon=True)
+        self.ended = threading.Event()
+        self.server_down = threading.Event()
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def take_floor(self) -> None:
+        with self.site.server() as server:
+            for table, sql in READS.items():
+                self.floor |= {(table, str(key)): int(total) for key, total in server.rows(sql)}
+
+    def run(self) -> None:
+        server: Server | None = None
+        while not self.ended.wait(0.1):
+            for table, sql in READS.items():
+                try:
+                    server = server or self.site.server()
+                    found = {str(key): int(total) for key, total in server.rows(sql)}
+                except (ChmvError, OSError) as error:
+                    if not self.server_down.is_set():
+                        self.errors.append(f"{table}: {str(error)[:200]}")
+                    server = None
+                    break
+                self.polls += 1
+                for (name, key), least in self.floor.items():
+                    if name == table and found.get(key, 0) < least:
+                        self.holes.append(f"{table} {key}: {found.get(key, 0)} < {least}")
+
+    def stop(self) -> None:
+        self.ended.set()
+        self.join(60)
+
+
+@contextmanager
+def running_site(folder: Path, free_port: Callable[[], int]) -> Iterator[Site]:
+    """Engine, objects, data of some days, Dagster with its sensors on."""
+    now = datetime.now(timezone.utc)
+    engine = start_engine(EngineOptions(data_dir=folder / "engine"))
+    declared = folder / "ddl"
+    declared.mkdir()
+    (declared / "all.sql").write_text(DDL, encoding="utf-8")
+    (declared / "chmv.yaml").write_text(settings_text(now), encoding="utf-8")
+    environ = {
+        **{k: v for k, v in os.environ.items() if not k.startswith(("CHMV_", "DAGSTER_"))},
+        **connection_env(engine),
+        "CHMV_DDL_DIR": str(declared), "CHMV_SENSORS": "on", "CHMV_CACHE_DIR": str(folder / "cache"),
+    }  # fmt: skip
+    from resources.dagster_ui import prepare_home
+
+    ui = DagsterUi(prepare_home(folder / "home"), ROOT / "workspace.yaml", free_port(), environ)
+    site = Site(folder, engine, ui, load_pipeline(declared, cache=folder / "cache"), environ)
+    try:
+        for statement in split_statements(SourceFile(path="all.sql", text=DDL))[0]:
+            site.run(statement.text)
+        site.run(f"INSERT INTO shop.users SELECT number, ['DE', 'FR', 'ES'][number % 3 + 1] FROM numbers({USERS})")
+        for day in range(DAYS):
+            at = (now - timedelta(days=day)).replace(hour=0, minute=0, second=0, microsecond=0)
+            site.run(
+                f"INSERT INTO shop.events (id, user, kind, amount, at, arrived) SELECT {day * 100_000} + number, number % {USERS}, "
+                f"concat('k', toString(number % 3)), number % 97 + 1, toDateTime({int(at.timestamp())}) + number % 3600 AS t, t FROM numbers(5000)"
+            )
+        ui.start()
+        ui.wait()
+        yield site
+    finally:
+        with suppress(Exception):
+            ui.stop()
+        from resources.engine import stop_engine
+
+        stop_engine(folder / "engine")

@@ -1,0 +1,264 @@
+"""Ten ways to break a pipeline, one after another, under a writer and readers: each is found by a sensor and repaired without a human.
+
+The real daemon, web server and engine. Every repair ends with targets that equal their queries, and readers of `serving.*` never see less
+than there was at the start. The table of times is printed, and stands in docs/recovery.md.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recovery_site import DELAY_PARTS, READS, TARGETS, Reader, Site, Writer, running_site
+
+from chmv_assets.core.names import QName
+from chmv_assets.core.windows import Window
+from chmv_assets.recovery.windows import align
+from resources.reconcile import Reconciler
+
+REPAIR_SECONDS = 120.0
+pytestmark = pytest.mark.timeout(400)
+
+
+@dataclass
+class Scene:
+    """The running system with its writer and reader, and what every break took."""
+
+    site: Site
+    writer: Writer
+    reader: Reader
+    lines: list[str] = field(default_factory=list)
+
+    def repaired(self, what: str, since: float, damages: tuple[str, ...], *, wanted: int = 1) -> list[tuple[Any, ...]]:
+        """Wait for repairs of these damages that were asked for after a moment; note their times."""
+        deadline = time.monotonic() + REPAIR_SECONDS
+        found: list[tuple[Any, ...]] = []
+        while time.monotonic() < deadline:
+            found = self.site.rows(
+                "SELECT subject, damage, status, detected_ms, ended_ms, tier, detail FROM chmv.recoveries FINAL "
+                f"WHERE detected_ms >= {int(since * 1000) - 1000} AND damage IN ({', '.join(repr(one) for one in damages)}) ORDER BY ended_ms"
+            )
+            done = [row for row in found if row[2] == "repaired"]
+            if len(done) >= wanted:
+                detected = min(row[3] for row in done) / 1000 - since
+                ended = max(row[4] for row in done) / 1000 - since
+                self.lines.append(
+                    f"| {what} | {max(detected, 0):.0f} s | {ended:.0f} s | {max(row[5] for row in done)} |"
+                )
+                return done
+            time.sleep(0.5)
+        raise AssertionError(
+            f"{what}: not repaired within {REPAIR_SECONDS:.0f} s; the journal says {found}; {self.ticks()}"
+        )
+
+    def ticks(self) -> str:
+        """What the sensors said last, for a test that fails."""
+        query = (
+            '{sensorsOrError(repositorySelector:{repositoryName:"__repository__",repositoryLocationName:"chmv"}){... on Sensors{results{name '
+            "sensorState{ticks(limit:2){status skipReason error{message}}}}}}}"
+        )
+        return str(self.site.ui.graphql(query))[:3000]
+
+    def differences(self) -> list[str]:
+        """Windows of the last days that are not what the views' queries give."""
+        now = datetime.now(timezone.utc)
+        span = Window(now - timedelta(days=6), now + timedelta(hours=1))
+        wrong = []
+        with self.site.server() as server:
+            reconciler = Reconciler(server, self.site.pipeline.catalog, "UTC")
+            for table in TARGETS:
+                node = self.site.pipeline.catalog.objects[QName("shop", table)]
+                for window in align(self.site.pipeline, node, [span]):
+                    found = reconciler.run(node, window)
+                    if found.status != "equal":
+                        wrong.append(f"{table} {window}: {found.sentence()}")
+        return wrong
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    folder = Path(os.environ.get("CHMV_TEST_FOLDER") or tmp_path_factory.mktemp("recovery"))
+    with running_site(folder, free_port) as site:
+        _wait(
+            lambda: site.rows("SELECT count() FROM chmv.guards FINAL WHERE max_block >= 0")[0][0] >= 3 * 4,
+            150,
+            "the first snapshot",
+        )
+        writer, reader = Writer(site), Reader(site)
+        reader.take_floor()
+        writer.start()
+        reader.start()
+        time.sleep(2)
+        scene = Scene(site, writer, reader)
+        try:
+            yield scene
+        finally:
+            writer.stop()
+            reader.stop()
+            print("\n| what was broken | detected after | repaired after | tier |\n| --- | ---: | ---: | ---: |")
+            print("\n".join(scene.lines))
+
+
+def _wait(condition: Any, seconds: float, what: str) -> None:
+    deadline = time.monotonic() + seconds
+    last = ""
+    while time.monotonic() < deadline:
+        try:
+            if condition():
+                return
+        except Exception as error:
+            last = str(error)
+        time.sleep(0.5)
+    raise AssertionError(f"{what}: not within {seconds:.0f} s. {last}")
+
+
+def yesterday(days: int = 1) -> str:
+    return f"{datetime.now(timezone.utc) - timedelta(days=days):%Y%m%d}"
+
+
+def test_a_view_is_dropped(scene: Scene) -> None:
+    since = time.time()
+    scene.site.run("DROP TABLE shop.hourly_mv SYNC")
+    done = scene.repaired("a view is dropped", since, ("dropped",))
+    assert done[0][0] == "shop.hourly_mv"
+
+
+def test_a_view_is_detached(scene: Scene) -> None:
+    since = time.time()
+    scene.site.run("DETACH TABLE shop.latest_mv PERMANENTLY")
+    scene.repaired("a view is detached", since, ("detached",))
+
+
+def test_partitions_of_a_target_are_dropped(scene: Scene) -> None:
+    since = time.time()
+    scene.site.run(f"ALTER TABLE shop.hourly DROP PARTITION ID '{yesterday(2)}'")
+    scene.site.run(f"ALTER TABLE shop.by_country DROP PARTITION ID '{yesterday(0)}'")
+    scene.repaired("a closed and the hot partition of two targets are dropped", since, ("partition lost",), wanted=2)
+
+
+def test_a_view_is_altered_by_hand(scene: Scene) -> None:
+    since = time.time()
+    scene.site.run(
+        "ALTER TABLE shop.by_country_mv MODIFY QUERY SELECT toDate(at) AS day, 'XX' AS country, count() AS n, sum(amount) AS amount "
+        "FROM shop.events WHERE user = 0 GROUP BY day"
+    )
+    scene.repaired("a view's query is altered by hand", since, ("changed",))
+
+
+def test_a_target_is_dropped(scene: Scene) -> None:
+    since = time.time()
+    scene.site.run("DROP TABLE shop.latest")
+    scene.repaired("a target is dropped", since, ("target dropped",))
+
+
+def test_merges_are_stopped_and_small_inserts_poured_in(scene: Scene) -> None:
+    since = time.time()
+    scene.site.run("SYSTEM STOP MERGES shop.hourly")
+    scene.writer.pause_seconds = 0.02
+    try:
+        _wait(lambda: _parts(scene) >= 0.8 * DELAY_PARTS, 90, "the delay limit")
+        scene.repaired("merges are stopped, small inserts up to the delay limit", since, ("optimize",))
+    finally:
+        scene.writer.pause_seconds = 0.25
+    assert _parts(scene) < DELAY_PARTS
+
+
+def _parts(scene: Scene) -> int:
+    return int(
+        scene.site.rows(
+            "SELECT max(c) FROM (SELECT count() AS c FROM system.parts WHERE active AND database = 'shop' AND table = 'hourly' GROUP BY partition_id)"
+        )[0][0]
+    )
+
+
+def test_rows_come_three_days_late(scene: Scene) -> None:
+    since = time.time()
+    at = datetime.now(timezone.utc) - timedelta(days=3)
+    before = scene.site.rows(
+        "SELECT count() FROM chmv.rebuilds FINAL WHERE target IN ('shop.hourly', 'shop.latest') AND status = 'published'"
+    )
+    scene.site.run(
+        f"INSERT INTO shop.events (id, user, kind, amount, at) SELECT 900000000 + number, number, 'late', 5, toDateTime({int(at.timestamp())}) FROM numbers(50)"
+    )
+    done = scene.repaired("rows three days late, for additive, replacing and opaque targets", since, ("late rows",))
+    assert {row[0] for row in done} == {"shop.by_country"}
+    after = scene.site.rows(
+        "SELECT count() FROM chmv.rebuilds FINAL WHERE target IN ('shop.hourly', 'shop.latest') AND status = 'published'"
+    )
+    assert before == after  # they took the rows themselves
+
+
+def test_a_view_throws(scene: Scene) -> None:
+    since = time.time()
+    refusals = scene.writer.refusals
+    scene.site.run(
+        "ALTER TABLE shop.monthly_mv MODIFY QUERY SELECT toStartOfMonth(hour) AS month, kind, sum(n) + throwIf(1, 'broken by hand') AS n "
+        "FROM shop.hourly GROUP BY month, kind"
+    )
+    scene.repaired("a view throws, every insert fails", since, ("changed",))
+    assert scene.writer.refusals > refusals
+
+
+def test_the_server_is_killed(scene: Scene) -> None:
+    since = time.time()
+    scene.reader.server_down.set()
+    scene.site.kill_engine()
+    _wait(lambda: scene.site.rows("SELECT 1"), 60, "the server's return")
+    scene.reader.server_down.clear()
+    rows = scene.writer.rows
+    _wait(lambda: scene.writer.rows > rows + 50, 60, "the writer's going on")
+    scene.lines.append(
+        f"| kill -9 of the server (its supervisor starts it again) | — | {time.time() - since:.0f} s | — |"
+    )
+    assert scene.differences() == []
+
+
+def test_a_repair_is_killed_half_way(scene: Scene) -> None:
+    since = time.time()
+    scene.site.run("DROP TABLE shop.by_country_mv SYNC")
+    killed: list[int] = []
+
+    def kill() -> bool:
+        started = scene.site.rows(
+            f"SELECT owner FROM chmv.recoveries FINAL WHERE subject = 'shop.by_country_mv' AND status = 'running' AND detected_ms >= {int(since * 1000) - 1000}"
+        )
+        if not started:
+            return False
+        pid = int(str(started[0][0]).rpartition(":")[2])
+        os.kill(pid, signal.SIGKILL)
+        killed.append(pid)
+        return True
+
+    _wait(kill, 60, "a repair to kill")
+    scene.repaired("the run that repairs a dropped view is killed half way", since, ("dropped",))
+    assert killed
+
+
+def test_everything_is_right_in_the_end(scene: Scene) -> None:
+    scene.writer.stop()
+    time.sleep(1)
+    assert scene.differences() == []
+    source = int(scene.site.rows("SELECT uniqExact(id) FROM shop.events")[0][0])
+    assert (
+        source
+        == int(scene.site.rows("SELECT sum(n) FROM shop.hourly")[0][0])
+        == int(scene.site.rows("SELECT count() FROM shop.events")[0][0])
+    )
+    scene.reader.stop()
+    assert scene.reader.polls > 100 * len(READS)
+    assert scene.reader.holes == []
+    assert scene.reader.errors == []

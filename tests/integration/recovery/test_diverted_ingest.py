@@ -1,0 +1,116 @@
+"""An ingest of a diverted source stages and commits nothing; and the two sensors as the daemon evaluates them, on a real instance."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+from backlog_site import BacklogSite, build_site
+
+from chmv_assets import ingest
+from chmv_assets.ingest import Ingester
+from chmv_assets.ingest_asset import Ingested, run_metadata
+from chmv_assets.load import LoadSite, Taken
+from chmv_assets.recovery_job import build_recovery_job
+from resources.clickhouse import Server
+from resources.clickhouse_resource import ClickHouseResource
+from resources.engine import EngineInfo
+from resources.journal import Journal
+from resources.journal.diversions import note_diversion
+from sensors.late_data import build_late_data_sensor
+from sensors.merge_backlog import build_merge_backlog_sensor
+
+
+@pytest.fixture
+def site(server: Server, tmp_path: Path) -> Iterator[BacklogSite]:
+    name = f"diverted_{secrets.token_hex(4)}"
+    server.command(f"CREATE DATABASE {name}")
+    yield build_site(server, name, tmp_path)
+    server.command(f"DROP DATABASE {name} SYNC")
+
+
+def ingester(site: BacklogSite) -> Ingester:
+    node = site.pipeline.catalog.objects[site.name("events")]
+    landing = site.pipeline.settings.policy(node.name).landing
+    assert landing is not None
+
+    def no_spark() -> Any:
+        raise AssertionError("no JVM is needed here")
+
+    return Ingester(
+        pipeline=site.pipeline, source=node, landing=landing, journal=Journal(site.server), spark=no_spark, log=site.logged.append
+    )  # fmt: skip
+
+
+def test_a_diverted_source_stages_its_batches_and_the_next_ingest_after_it_commits_them(
+    site: BacklogSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "landing"
+    folder.mkdir()
+    (folder / "one.jsonl").write_text(json.dumps({"id": 1, "at": "2026-07-05 10:00:00", "kind": 1, "n": 1}) + "\n")
+
+    def stage(_load: LoadSite, taken: Taken, _columns: object) -> None:
+        site.stage(taken.batch.id, take=False)
+
+    monkeypatch.setattr(ingest, "stage_batch", stage)
+    source = site.name("events")
+    note_diversion(Journal(site.server), source, "diverted", "test", since_ms=1)
+    report = ingester(site).run(str(folder))
+    assert report.held == report.batches and len(report.held) == 1
+    assert site.logged[-1] == f"{source}: diverted: 1 batches wait in staging"
+    assert run_metadata(Ingested(root="x", report=report))["chmv/diverted"] == "1 batches wait in staging"
+    assert report.summary.rows_read == 0 and site.totals()["events"] == 0
+    again = ingester(site).run(str(folder))
+    assert again.held == report.held and not again.batches and site.totals()["events"] == 0
+    note_diversion(Journal(site.server), source, "clear", "test")
+    last = ingester(site).run(str(folder))
+    assert (last.held, last.resumed) == ((), report.held)
+    assert site.totals() == dict.fromkeys(("events", "added", "named", "monthly"), 10)
+
+
+def evaluate(site: BacklogSite, sensor: dg.SensorDefinition, cursor: str | None = None) -> Any:
+    resources = {"clickhouse": ClickHouseResource()}
+    definitions = dg.Definitions(jobs=[build_recovery_job(site.pipeline, [])], sensors=[sensor], resources=resources)
+    with (
+        dg.DagsterInstance.ephemeral() as instance,
+        dg.build_sensor_context(
+            instance=instance, cursor=cursor, definitions=definitions, resources=resources
+        ) as context,
+    ):
+        return definitions.resolve_sensor_def(sensor.name).evaluate_tick(context)
+
+
+def test_the_backlog_sensor_asks_for_one_run_however_often_the_tick_is_evaluated(
+    site: BacklogSite, configured: EngineInfo
+) -> None:
+    site.run("SYSTEM STOP MERGES {db}.events")
+    for number in range(18):
+        site.insert("now()", first=number)
+    sensor = build_merge_backlog_sensor(site.pipeline, running=True)
+    first, second = evaluate(site, sensor), evaluate(site, sensor)
+    assert len(first.run_requests) == 1
+    assert [one.run_key for one in first.run_requests] == [one.run_key for one in second.run_requests]
+    assert first.run_requests[0].tags["chmv/damage"] == "optimize"
+
+
+def test_the_late_sensor_keeps_its_place_and_tells_numbers(site: BacklogSite, configured: EngineInfo) -> None:
+    sensor = build_late_data_sensor(site.pipeline, running=True)
+    first = evaluate(site, sensor)
+    assert "0 new late rows" in first.skip_message and first.cursor
+    site.insert("now() - INTERVAL 3 DAY", rows=5)
+    second = evaluate(site, sensor, first.cursor)
+    assert [one.tags["chmv/damage"] for one in second.run_requests] == ["late rows"]
+    again = evaluate(site, sensor, first.cursor)
+    assert [one.run_key for one in again.run_requests] == [one.run_key for one in second.run_requests]
+
+
+@pytest.mark.parametrize("build", [build_merge_backlog_sensor, build_late_data_sensor])
+def test_a_server_that_does_not_answer_is_told(site: BacklogSite, monkeypatch: pytest.MonkeyPatch, build: Any) -> None:
+    monkeypatch.setenv("CHMV_CLICKHOUSE_URL", "http://127.0.0.1:9")
+    ticked = evaluate(site, build(site.pipeline, running=False), "kept")
+    assert not ticked.run_requests and "could not be asked" in ticked.skip_message

@@ -1,0 +1,158 @@
+"""Late rows on the real server: what is read, which windows are rebuilt, what happens to watermarks; exactly the touched ones."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+from backlog_site import BacklogSite, build_site
+
+from chmv_assets.core.watermarks import BatchOutcome, Watermark, advance, seal
+from chmv_assets.core.windows import Window, period_start
+from resources.clickhouse import Server
+from resources.journal import Journal
+from resources.late_rows import LateSeen, read_late_rows
+from sensors.late_data import late_sources, reached_of
+from sensors.late_data_verdict import Cursor, Verdict, asked_of, decide
+
+UTC = timezone.utc
+LATE = "now() - INTERVAL 3 DAY"
+
+
+@pytest.fixture
+def site(server: Server, tmp_path: Path) -> Iterator[BacklogSite]:
+    name = f"late_{secrets.token_hex(4)}"
+    server.command(f"CREATE DATABASE {name}")
+    yield build_site(server, name, tmp_path)
+    server.command(f"DROP DATABASE {name} SYNC")
+
+
+def day_of(days_ago: int) -> Window:
+    start = period_start(datetime.now(UTC) - timedelta(days=days_ago), "day", "UTC")
+    return Window(start, start + timedelta(days=1))
+
+
+def read(site: BacklogSite, fence_us: int | None, overlap: float = 5.0) -> LateSeen:
+    return read_late_rows(site.server, late_sources(site.pipeline), fence_us, overlap)
+
+
+def tick(site: BacklogSite, cursor: Cursor, done: set[str] | None = None, overlap: float = 5.0) -> Verdict:
+    seen = read(site, cursor.fence_us, overlap)
+    reached = reached_of(site.pipeline, site.name("events"))
+    return decide(seen, reached, cursor, now=time.time(), limits=site.pipeline.settings.limits, done=done or set())
+
+
+def test_late_rows_are_counted_by_hour_and_rows_on_time_are_not(site: BacklogSite) -> None:
+    first = read(site, None)
+    site.insert("now()", rows=5)
+    site.insert(LATE, rows=3)
+    site.insert("now() - INTERVAL 14 MINUTE", rows=2)
+    seen = read(site, first.fence_us)
+    (hour,) = seen.hours
+    assert (hour.source, hour.rows, hour.tail_rows) == (site.name("events"), 3, 3)
+    assert day_of(3).start <= hour.start < day_of(3).end
+    assert abs(hour.latest_us - seen.now_us) < 60_000_000
+
+
+def test_a_tick_reads_only_young_parts_also_when_they_are_merged_meanwhile(site: BacklogSite) -> None:
+    site.insert(LATE, rows=2_000)
+    time.sleep(1.1)
+    fence = read(site, None, 0.0).fence_us
+    site.insert(LATE, rows=7, first=50_000)
+    site.server.rows("SELECT 1", settings={"log_comment": ""})
+    assert [hour.rows for hour in read(site, fence).hours] == [7]
+    site.run("SYSTEM FLUSH LOGS")
+    found = site.rows(
+        "SELECT max(read_rows) FROM system.query_log WHERE type = 'QueryFinish' AND event_time > now() - 60 "
+        "AND query LIKE '%chmv_event%' AND query LIKE '%{db}%' AND query NOT LIKE '%query_log%'"
+    )
+    assert 0 < int(str(found[0][0])) < 1_000  # the 2,000 old rows were not read
+    site.run("OPTIMIZE TABLE {db}.events FINAL")
+    assert [hour.rows for hour in read(site, fence).hours] == [7]
+
+
+def test_late_rows_rebuild_the_opaque_window_and_what_is_behind_it_and_nothing_else(site: BacklogSite) -> None:
+    site.insert(LATE, rows=4)
+    site.insert("now()", rows=4, first=100)
+    cursor = tick(site, Cursor(), overlap=0.0).cursor
+    site.run("TRUNCATE TABLE {db}.kinds")
+    site.run("INSERT INTO {db}.kinds VALUES (1, 'uno')")
+    site.insert(LATE, rows=2, first=4)
+    verdict = tick(site, cursor)
+    assert [(ask.damage, ask.subject, ask.windows) for ask in verdict.asks] == [
+        ("late rows", site.name("named"), (day_of(3),))
+    ]
+    outcome = site.repair(verdict.asks[0])
+    assert [name for name, _ in outcome.rebuilt] == [site.name("named"), site.name("monthly")]
+    assert outcome.tier == 2 and outcome.reconciled == 2
+    assert set(site.totals().values()) == {10}
+    names = dict(site.rows("SELECT day = today(), groupUniqArray(name) FROM {db}.named GROUP BY 1"))
+    assert names == {0: ["uno"], 1: ["one"]}  # the other day was not touched
+    again = tick(site, verdict.cursor, {ask.key for ask in asked_of(verdict.cursor)})
+    assert again.asks == ()  # the same rows, once
+
+
+def seal_day(site: BacklogSite, target: str, days_ago: int) -> None:
+    window, source, name = day_of(days_ago), site.name("events"), site.name(target)
+    outcome = BatchOutcome(batch_id="b", succeeded=True, max_event_ts=window.start, max_arrival_ts=window.end)
+    journal = Journal(site.server)
+    journal.move_watermarks(source, {name: {window: lambda mark, version: advance(mark, outcome, "append", version)}})
+
+    def sealed(mark: Watermark, version: int) -> Watermark:
+        return seal(mark, datetime.now(UTC), version, reconciled=True)
+
+    journal.move_watermarks(source, {name: {window: sealed}})
+
+
+def status(site: BacklogSite, target: str) -> dict[int, str]:
+    today = day_of(0).start
+    marks = Journal(site.server).read_watermarks(target=site.name(target))
+    return {(today - mark.window_start).days: mark.status for mark in marks}
+
+
+def test_sealed_windows_are_opened_again_and_a_replacing_target_is_merged_off_peak(site: BacklogSite) -> None:
+    site.run("SYSTEM STOP MERGES {db}.latest")
+    site.insert(LATE, rows=4)
+    for target in ("added", "latest", "named"):
+        seal_day(site, target, 3)
+        seal_day(site, target, 5)
+    cursor = tick(site, Cursor(), overlap=0.0).cursor
+    site.insert(LATE, rows=2)
+    site.run("SYSTEM START MERGES {db}.latest")
+    verdict = tick(site, cursor)
+    asks = {ask.damage: ask for ask in verdict.asks}
+    assert asks["reopen"].subject == site.name("events") and len(asks["reopen"].windows) == 1
+    outcome = site.repair(asks["reopen"])
+    assert (outcome.tier, outcome.rebuilt) == (1, ())
+    assert status(site, "added") == status(site, "latest") == {3: "reopened", 5: "sealed"}
+    assert status(site, "named") == {3: "sealed", 5: "sealed"}
+    site.repair(asks["late rows"])
+    assert status(site, "named") == {3: "processed", 5: "sealed"}
+    assert site.parts("latest") == 1
+    assert "are open already" in " ".join(site.repair(asks["reopen"]).steps)  # a second run finds nothing to do
+
+
+def test_stale_windows_of_our_own_ingest_are_rebuilt_without_reading_rows(site: BacklogSite) -> None:
+    site.insert(LATE, rows=4)
+    window, moment = day_of(3), datetime.now(UTC)
+    late = BatchOutcome(batch_id="b", succeeded=True, max_event_ts=window.start, max_arrival_ts=moment, late_rows=4)
+    journal = Journal(site.server)
+    journal.move_watermarks(
+        site.name("events"),
+        {site.name("named"): {window: lambda mark, version: advance(mark, late, "opaque", version)}},
+    )
+    time.sleep(1.1)
+    verdict = tick(site, Cursor(fence_us=int(time.time() * 1_000_000)), overlap=0.0)
+    (ask,) = verdict.asks
+    assert (ask.subject, ask.windows, ask.seen["late rows"]) == (
+        site.name("named"),
+        (window,),
+        "known from the watermarks",
+    )
+    site.repair(ask)
+    assert status(site, "named") == {3: "processed"}
+    assert tick(site, verdict.cursor, {ask.key}).asks == ()
