@@ -4,12 +4,14 @@
     python -m bench.sensors --tables 300 --rounds 9
     python -m bench.sensors --quick             seconds, to see that it works
 
-Half of the tables are sources, each with a view into one of the other half; one INSERT per source fills 100 partitions of both. A tick is evaluated as
-the daemon does it, connection included, on an instance in memory; ticks and the bare query take turns, so that other load hits them alike. The bare
-query is what any look at the parts costs: `SELECT … count() FROM system.parts WHERE active GROUP BY database, table, partition_id`, once with its rows
-brought here as a sensor would have to, once counted on the server. The first tick of a process may cost more (nothing is known yet) and stands apart. What
-is counted are our own statements; the driver's greeting is in the time only. Bounds to keep: at most 3 queries per tick, ratio at most 2. The
-exit code is 0 whatever comes out: a benchmark tells, it does not judge.
+Half of the tables are sources, each with a view into one of the other half; one INSERT per source fills 100 partitions of both, two at a time (with
+TMPDIR=/dev/shm the 100,000 parts do not wear the disk). Every partition of a target is guarded, as after its first snapshot. The parts of all
+sources count as new, which is the worst that can meet the late data sensor; `--late-overlap 120` is the default of a real location. A tick is
+evaluated as the daemon does it, connection included, on an instance in memory; ticks and the bare query take turns, so that other load hits
+them alike. The bare query is what any look at the parts costs: `SELECT … count() FROM system.parts WHERE active GROUP BY database, table,
+partition_id`, once with its rows brought here as a sensor would have to, once counted on the server. The first tick of a process may cost more
+(nothing is known yet) and stands apart. What is counted are our own statements; the driver's greeting is in the time only. Bounds to keep: at
+most 3 queries per tick, ratio at most 2. The exit code is 0 whatever comes out: a benchmark tells, it does not judge.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ import pkgutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -36,7 +39,7 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).parents[1]))  # so that `python bench/sensors.py` works as well
 
 import sensors
-from chmv_assets.core.statements import SourceFile, split_statements
+from chmv_assets.core.serving import GUARDS
 from chmv_assets.pipeline import Pipeline, load_pipeline
 from resources.clickhouse import Endpoint, Server, endpoint_of
 from resources.clickhouse_resource import ClickHouseResource
@@ -44,6 +47,7 @@ from resources.engine import EngineOptions, start_engine, stop_engine
 from resources.journal import open_journal
 
 BOUND, MOST_QUERIES = 2.0, 3
+FILLERS = 2
 BARE = "SELECT database, table, partition_id, count(), sum(rows) FROM system.parts WHERE active GROUP BY database, table, partition_id"
 
 
@@ -102,32 +106,58 @@ def ddl_of(tables: int) -> list[str]:
     return made
 
 
-def write_pipeline(folder: Path, tables: int) -> Pipeline:
+def write_pipeline(folder: Path, tables: int, late_overlap: float) -> Pipeline:
     """The folder that declares them, with arrival columns, so that every sensor has something to look at."""
     folder.mkdir()
     (folder / "wide.sql").write_text(";\n".join(ddl_of(tables)) + ";\n", encoding="utf-8")
     sources = "".join(
         f"  wide.source_{number:04d}: {{event_time: at, arrival: arrived}}\n" for number in range(tables // 2)
     )
-    settings = f'version: 1\ndefault_database: wide\nstart: "2026-08-01"\nsources:\n{sources}'
+    settings = f'version: 1\ndefault_database: wide\nstart: "2026-08-01"\nthresholds: {{late_overlap: {late_overlap:g}}}\nsources:\n{sources}'
     (folder / "chmv.yaml").write_text(settings, encoding="utf-8")
     return load_pipeline(folder, cache=folder.parent / "cache").require_sound()
 
 
-def fill(server: Server, pipeline: Pipeline, tables: int, partitions: int, progress: Callable[[int], None]) -> None:
-    """Create and fill: one INSERT per source, its view fills the target."""
+def fill(server: Server, tables: int, partitions: int, progress: Callable[[int], None]) -> None:
+    """Create and fill: one INSERT per source, its view fills the target; two connections take turns."""
     server.command("CREATE DATABASE wide")
-    text = (pipeline.ddl_dir / "wide.sql").read_text(encoding="utf-8")
-    for statement in split_statements(SourceFile(path="wide.sql", text=text))[0]:
-        server.command(statement.text)
-    for number in range(tables // 2):
-        server.command(
-            f"INSERT INTO wide.source_{number:04d} (at, arrived, k, v) SELECT toDateTime('2026-08-01 12:00:00', 'UTC') + number * 86400, "
-            f"toDateTime64('2026-08-01 12:00:01', 6, 'UTC') + number * 86400, number, 1 FROM numbers({partitions})",
-            settings={"max_partitions_per_insert_block": 0, "async_insert": 0},
-        )
-        progress(2)
+    statements = ddl_of(tables)
+    numbers = range(tables // 2)
+    with ThreadPoolExecutor(FILLERS) as pool:
+        shares = [
+            pool.submit(fill_some, server.endpoint, statements, numbers[at::FILLERS], partitions, progress)
+            for at in range(FILLERS)
+        ]
+        for share in as_completed(shares):
+            share.result()
     open_journal(server).prepare()
+    server.command(
+        f"INSERT INTO {GUARDS.sql} (target, partition_id, max_block, table_uuid, version) "
+        "SELECT concat(p.database, '.', p.table), p.partition_id, max(p.max_block_number), toString(any(t.uuid)), 1 FROM system.parts AS p "
+        "INNER JOIN system.tables AS t ON t.database = p.database AND t.name = p.table "
+        "WHERE p.active AND p.database = 'wide' AND p.table LIKE 'target%' GROUP BY p.database, p.table, p.partition_id"
+    )
+
+
+def fill_some(
+    endpoint: Endpoint,
+    statements: Sequence[str],
+    numbers: Sequence[int],
+    partitions: int,
+    progress: Callable[[int], None],
+) -> None:
+    """Some of the pairs, on a connection of its own."""
+    settings = {"max_partitions_per_insert_block": 0, "async_insert": 0, "max_threads": 1, "max_insert_threads": 1}
+    with Server(endpoint) as server:
+        for number in numbers:
+            for statement in statements[3 * number : 3 * number + 3]:
+                server.command(statement)
+            server.command(
+                f"INSERT INTO wide.source_{number:04d} (at, arrived, k, v) SELECT toDateTime('2026-08-01 12:00:00', 'UTC') + number * 86400, "
+                f"toDateTime64('2026-08-01 12:00:01', 6, 'UTC') + number * 86400, number, 1 FROM numbers({partitions})",
+                settings=settings,
+            )
+            progress(2)
 
 
 def discover(pipeline: Pipeline) -> list[dg.SensorDefinition]:
@@ -171,25 +201,33 @@ def tick(measured: Measured, instance: dg.DagsterInstance, resources: Mapping[st
 @click.option("--rounds", default=7, show_default=True, help="Ticks of every sensor that are counted.")
 @click.option(
     "--rest",
-    default=90.0,
+    default=10.0,
     show_default=True,
-    help="Seconds between filling and measuring; after a while no part is new.",
+    help="Seconds between filling and measuring.",
+)
+@click.option(
+    "--late-overlap",
+    default=3_600.0,
+    show_default=True,
+    help="Seconds for which a part counts as new.",
 )
 @click.option("--quick", is_flag=True, help="40 tables, 10 partitions, 3 rounds.")
-def main(tables: int, partitions: int, rounds: int, rest: float, quick: bool) -> None:
+def main(tables: int, partitions: int, rounds: int, rest: float, late_overlap: float, quick: bool) -> None:
     """Measure every sensor's tick against the bare query."""
     logging.disable(logging.INFO)
     if quick:
         tables, partitions, rounds, rest = 40, 10, 3, 1.0
     with tempfile.TemporaryDirectory(prefix="chmv-bench-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        pipeline = write_pipeline(folder / "ddl", tables)
+        pipeline = write_pipeline(folder / "ddl", tables, late_overlap)
         info = start_engine(EngineOptions(data_dir=folder / "engine"))
         try:
             endpoint = endpoint_of(info, {})
             os.environ["CHMV_CLICKHOUSE_URL"] = endpoint.url
             with Server(endpoint) as server, click.progressbar(length=tables, label="filling", file=sys.stderr) as bar:
-                fill(server, pipeline, tables, partitions, bar.update)
+                started = time.monotonic()
+                fill(server, tables, partitions, bar.update)
+                click.echo(f"\nfilled in {time.monotonic() - started:.0f} s", err=True)
                 time.sleep(rest)
                 parts = int(server.rows("SELECT count() FROM system.parts WHERE active AND database = 'wide'")[0][0])
                 bare, measured = measure(server, pipeline, rounds)

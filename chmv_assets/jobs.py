@@ -30,6 +30,7 @@ def ingest_run_config(source: str) -> Mapping[str, Any]:
 RECOVERY_JOB = "recovery_job"
 RECOVERY_OP = "recover"
 ASK_TAG = "chmv/ask"
+DUPLICATE_TAG = "chmv/duplicate_of"  # on a run that did nothing, since another one has its key
 
 
 def recovery_run_config(ask: str) -> Mapping[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import dagster as dg
 
+from chmv_assets.core.deficits import CHECK, DIFFERENT, EQUAL, dump_window
 from chmv_assets.core.errors import ChmvError
 from chmv_assets.core.model import Object
 from chmv_assets.core.names import QName
@@ -26,7 +27,7 @@ from resources.journal.store import Decide
 from resources.reconcile import Reconciled, Reconciler
 from resources.reconcile_windows import newest_closed
 
-MATCHES = "target_matches_source"
+MATCHES = CHECK
 DESCRIPTION = "The target holds what its views' queries give over their sources, for the partitions of the run."
 _PARTITION, _RANGE = "dagster/partition", "dagster/asset_partition_range_"
 _MAX_SAMPLES = 20
@@ -124,6 +125,9 @@ def _metadata(found: Sequence[Reconciled], sealed: int) -> dict[str, Any]:
         "chmv/sealed_watermarks": sealed,
         "chmv/verdicts": dg.MetadataValue.table([_record(one) for one in found]),
     }
+    for name, status in ((DIFFERENT, "different"), (EQUAL, "equal")):  # for the view health sensor
+        if windows := [dump_window(one.window) for one in found if one.status == status]:
+            metadata[name] = dg.MetadataValue.json(windows)
     if samples := [record for one in found for record in _sample_records(one)]:
         metadata["chmv/samples"] = dg.MetadataValue.table(samples[:_MAX_SAMPLES])
     left_out = dict.fromkeys((left.column, left.reason) for one in found for left in one.left_out)

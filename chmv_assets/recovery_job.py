@@ -12,6 +12,7 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
+from chmv_assets.core.deficits import CHECK, EQUAL, WHOLE, dump_window
 from chmv_assets.core.errors import ChmvError
 from chmv_assets.core.names import QName
 from chmv_assets.core.recovery import (
@@ -26,14 +27,17 @@ from chmv_assets.core.recovery import (
 )
 from chmv_assets.core.windows import Window, key_of
 from chmv_assets.failures import failure_of
-from chmv_assets.jobs import RECOVERY_JOB, RECOVERY_OP
+from chmv_assets.jobs import DUPLICATE_TAG, RECOVERY_JOB, RECOVERY_OP
 from chmv_assets.pipeline import Pipeline
 from chmv_assets.recovery.site import RecoverySite
+from chmv_assets.status_events import find_changes
 from chmv_assets.translator import AssetTranslator, NodeProps
 from resources.clickhouse_resource import ClickHouseResource
 from resources.journal import open_journal
 
 Handler = Callable[[RecoverySite, Ask], Outcome]
+_RUN_KEY = "dagster/run_key"
+_ENDED_BADLY = (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
 
 
 class RecoverConfig(dg.Config):
@@ -66,17 +70,29 @@ def build_recovery_job(
 
     @dg.op(name=RECOVERY_OP, out=dg.Out(dg.Nothing))
     def recover(context: dg.OpExecutionContext, config: RecoverConfig, clickhouse: ClickHouseResource) -> None:
+        if first := find_first(context.instance, context.run):
+            context.instance.add_run_tags(context.run.run_id, {DUPLICATE_TAG: first})
+            context.log.info(f"run {first} has the same key and repairs it; nothing was done here")
+            context.add_output_metadata(
+                {"chmv/status": "duplicate", "chmv/repaired_by": dg.MetadataValue.dagster_run(first)}
+            )
+            return
         try:
             ask = load_ask(config.ask, pipeline.settings.default_database)
             with clickhouse.connect(run_id=context.run.run_id, asset=str(ask.subject)) as server:
                 site = RecoverySite(pipeline, server, open_journal(server), context.log.info, run_id=context.run.run_id)
                 context.log.info(f"{ask.subject}: {ask.damage}. Seen: {seen_text(ask)}")
-                outcome, record = carry_out(site, ask, handler_of(ask.kind))
+                outcome, record = carry_out(site, ask, told_before(handler_of(ask.kind), context, keys))
+                for name, window in outcome.rebuilt:
+                    if name in definitions and (
+                        event := materialization(pipeline, keys, definitions[name], name, window, ask)
+                    ):
+                        context.log_event(event)
+                tell_status(context, site, ask, keys)
         except ChmvError as error:
             raise failure_of(error) from error
-        for name, window in outcome.rebuilt:
-            if name in definitions and (event := materialization(pipeline, keys, definitions[name], name, window, ask)):
-                context.log_event(event)
+        if ask.damage == "deficit" and outcome.reconciled:
+            context.instance.report_runless_asset_event(passed_check(keys, ask, outcome))
         context.add_output_metadata(story(ask, outcome, record))
 
     @dg.job(
@@ -90,9 +106,72 @@ def build_recovery_job(
     return recovery_job
 
 
+def told_before(handler: Handler, context: dg.OpExecutionContext, translator: AssetTranslator) -> Handler:
+    """The same repair, with the statuses told once it is noted as running."""
+
+    def run(site: RecoverySite, ask: Ask) -> Outcome:
+        tell_status(context, site, ask, translator)
+        return handler(site, ask)
+
+    return run
+
+
+def tell_status(context: dg.OpExecutionContext, site: RecoverySite, ask: Ask, translator: AssetTranslator) -> None:
+    """Show on the pages of the targets that an ask is about how they stand; a repair never fails for it."""
+    from chmv_assets.recovery.isolation import open_router
+    from resources.status import read_status
+
+    try:
+        found = read_status(open_router(site), site.pipeline.settings)
+        about = set(targets_of(site.pipeline, ask.subject))
+        for change in find_changes(context.instance, translator, found, about):
+            context.log_event(change)
+    except ChmvError as error:
+        context.log.warning(f"the statuses of targets could not be told: {error}")
+
+
+def targets_of(pipeline: Pipeline, subject: QName) -> list[QName]:
+    """The targets that a view, target or source reaches."""
+    from chmv_assets.core.rebuild_plan import find_downstream
+
+    made = pipeline.catalog.objects.get(subject)
+    first = made.target if made is not None and made.target is not None else subject
+    return [first, *find_downstream(pipeline.catalog, first)]
+
+
+def passed_check(translator: AssetTranslator, ask: Ask, outcome: Outcome) -> dg.AssetCheckEvaluation:
+    """The comparison that failed is green again: the repair ended with the same comparison, of the same windows."""
+    windows = [dump_window(one) for one in ask.windows] or [WHOLE]
+    return dg.AssetCheckEvaluation(
+        asset_key=translator.get_asset_key(ask.subject),
+        check_name=CHECK,
+        passed=True,
+        description=f"{outcome.reconciled} window(s) equal after their repair.",
+        metadata={EQUAL: dg.MetadataValue.json(windows), "chmv/repair": ask.evidence},
+    )
+
+
+def find_first(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str | None:
+    """The older run of the same key: Dagster looks for one before it makes a run, so two daemons at once may make two."""
+    if _RUN_KEY not in run.tags or run.parent_run_id is not None:
+        return None
+    same = dg.RunsFilter(job_name=RECOVERY_JOB, tags={_RUN_KEY: run.tags[_RUN_KEY]})
+    older = [one.dagster_run for one in sorted(instance.get_run_records(same), key=lambda one: one.storage_id)]
+    for one in older:
+        if one.run_id == run.run_id:
+            return None
+        if one.status not in _ENDED_BADLY and DUPLICATE_TAG not in one.tags:
+            return one.run_id
+    return None
+
+
 def carry_out(site: RecoverySite, ask: Ask, handler: Handler) -> tuple[Outcome, RecoveryRecord]:
-    """Run a repair between two rows of the journal."""
+    """Run a repair between two rows of the journal; one that was done before is only told."""
+    from chmv_assets.recovery.again import read_repaired, told_repaired
+
     site.journal.prepare()
+    if (done := read_repaired(site, ask)) is not None:
+        return told_repaired(site, done), done
     started = site.now_ms()
     note(site, ask, "running", started, 0, None)
     try:
@@ -126,6 +205,13 @@ def seen_text(ask: Ask) -> str:
     return ", ".join(f"{name} {value}" for name, value in ask.seen.items()) or ask.evidence
 
 
+def evidence_text(ask: Ask) -> str:
+    """The evidence with its moment for people; it has milliseconds, since it is part of the key."""
+    if ask.since_ms is None:
+        return ask.evidence
+    return ask.evidence.replace(str(ask.since_ms), moment(ask.since_ms).isoformat(timespec="seconds"))
+
+
 def story(ask: Ask, outcome: Outcome, record: RecoveryRecord) -> dict[str, Any]:
     """The run's page."""
     numbers = sorted({*outcome.before, *outcome.after})
@@ -144,6 +230,7 @@ def story(ask: Ask, outcome: Outcome, record: RecoveryRecord) -> dict[str, Any]:
         "chmv/windows_equal": outcome.reconciled,
         "chmv/seconds_to_repair": round((record.ended_ms - record.started_ms) / 1000, 3),
     }
+    told["chmv/evidence"] = evidence_text(ask)
     if ask.seen:
         told["chmv/evidence"] = dg.MetadataValue.table(
             [dg.TableRecord({"seen": name, "value": value}) for name, value in ask.seen.items()]

@@ -1,4 +1,4 @@
-"""`snapshot_job` and its schedule: keep the copies that readers fall back to, and make serving views that are missing.
+"""`snapshot_job` and its schedule: keep the copies that readers fall back to, make serving views that are missing, tell statuses.
 
 (No `from __future__ import annotations`: Dagster inspects these signatures.)
 """
@@ -11,6 +11,8 @@ import dagster as dg
 from chmv_assets.core.errors import ChmvError
 from chmv_assets.failures import failure_of
 from chmv_assets.pipeline import Pipeline
+from chmv_assets.status_events import find_changes
+from chmv_assets.translator import AssetTranslator
 from resources.clickhouse_resource import ClickHouseResource
 
 if TYPE_CHECKING:
@@ -21,13 +23,15 @@ _MINUTES_PER_HOUR = 60
 _HOURS_PER_DAY = 24
 
 
-def build_snapshot_job(pipeline: Pipeline) -> dg.JobDefinition:
+def build_snapshot_job(pipeline: Pipeline, translator: AssetTranslator | None = None) -> dg.JobDefinition:
     """The job over a pipeline."""
+    keys = translator or AssetTranslator()
 
     @dg.op(name="refresh_snapshots", out=dg.Out(dg.Nothing))
     def refresh_snapshots(context: dg.OpExecutionContext, clickhouse: ClickHouseResource) -> None:
         from resources.journal import open_journal
         from resources.serving import Router
+        from resources.status import read_status
 
         try:
             with clickhouse.connect(run_id=context.run.run_id) as server:
@@ -35,9 +39,13 @@ def build_snapshot_job(pipeline: Pipeline) -> dg.JobDefinition:
                 router = Router(server, open_journal(server), pipeline.catalog, limit, log=context.log.info)
                 results = router.refresh_snapshots()
                 now_ms = int(router.clock() * 1000)
+                stands = read_status(router, pipeline.settings)
         except ChmvError as error:
             raise failure_of(error) from error
-        context.add_output_metadata(snapshot_metadata(results, now_ms))
+        changes = list(find_changes(context.instance, keys, stands))
+        for change in changes:
+            context.log_event(change)
+        context.add_output_metadata({**snapshot_metadata(results, now_ms), "chmv/statuses_changed": len(changes)})
 
     @dg.job(
         name=SNAPSHOT_JOB,

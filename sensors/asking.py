@@ -14,7 +14,7 @@ import dagster as dg
 
 from chmv_assets.core.recovery import Ask
 from chmv_assets.core.thresholds import Limits
-from chmv_assets.jobs import ASK_TAG, RECOVERY_JOB, recovery_run_config
+from chmv_assets.jobs import ASK_TAG, DUPLICATE_TAG, RECOVERY_JOB, recovery_run_config
 from sensors.attempts import Attempts, RunState, next_attempt
 
 _STATES: dict[dg.DagsterRunStatus, RunState] = {
@@ -104,6 +104,8 @@ def read_attempts(
     records = instance.get_run_records(dg.RunsFilter(job_name=job_name, tags={tag: wanted}))
     found: dict[str, list[dg.RunRecord]] = {}
     for record in records:  # the newest first
+        if DUPLICATE_TAG in record.dagster_run.tags:
+            continue  # it says nothing of how the repair went
         found.setdefault(record.dagster_run.tags[tag], []).append(record)
     return {value: _attempts(runs) for value, runs in found.items()}
 

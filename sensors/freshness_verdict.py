@@ -231,6 +231,6 @@ def _told(judged: Sequence[_Judged], on_snapshot: int, note: str) -> str:
     counted = (
         f"{len(judged)} target(s) held back or on their snapshot ({on_snapshot})"
         if judged
-        else "all targets are up to date"
+        else "0 targets held back, all targets are up to date"
     )
     return "; ".join([f"{note} {counted}".strip(), *named, *rest])

@@ -123,7 +123,9 @@ def build_late_data_sensor(
         cursor = load_cursor(context.cursor)
         try:
             with clickhouse.connect(sensor=NAME) as server:
-                seen = read_late_rows(server, sources, cursor.fence_us, limits.late_overlap, cluster_from_environment())
+                seen = read_late_rows(
+                    server, sources, cursor.fence_us, limits.late_overlap, cluster_from_environment(), behind=cursor.behind
+                )  # fmt: skip
         except ChmvError as error:
             return dg.SkipReason(f"The server could not be asked, the next tick reads from the same moment: {error}")
         earlier = asked_of(cursor)

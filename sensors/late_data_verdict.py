@@ -90,6 +90,9 @@ class Cursor:
     """How far arrivals are read, what waits, what is asked for."""
 
     fence_us: int | None = None
+    behind: Mapping[QName, int] = field(
+        default_factory=dict
+    )  # sources that are not read up to it, with how far they are
     tail: Mapping[tuple[QName, int], tuple[int, int]] = field(default_factory=dict)  # source, hour → rows, last arrival
     pending: Mapping[Key, Waiting] = field(default_factory=dict)
     flights: tuple[Flight, ...] = ()
@@ -101,6 +104,7 @@ class Cursor:
         document = {
             "version": CURSOR_VERSION,
             "fence": self.fence_us,
+            "behind": {str(name): at for name, at in sorted(self.behind.items())},
             "tail": [[str(name), hour, *seen] for (name, hour), seen in sorted(self.tail.items())],
             "pending": [[*_packed(key), one.latest_us, one.detected_ms, one.rows] for key, one in sorted(self.pending.items())],
             "flights": [
@@ -154,6 +158,7 @@ def load_cursor(text: str | None) -> Cursor:
             return Cursor(note=note)
         return Cursor(
             fence_us=None if document["fence"] is None else int(document["fence"]),
+            behind={parse_qname(str(name), ""): int(at) for name, at in document.get("behind", {}).items()},
             tail={(parse_qname(str(name), ""), int(hour)): (int(rows), int(at)) for name, hour, rows, at in document["tail"]},
             pending={
                 _key(subject, damage, start, end): Waiting(int(latest), int(detected), int(rows))
@@ -207,13 +212,23 @@ def decide(
             del pending[flight.subject, flight.damage, window]
     after = Cursor(
         fence_us=seen.fence_us,
-        tail={(hour.source, micros(hour.start)): (hour.tail_rows, hour.latest_us) for hour in seen.hours if hour.tail_rows},
+        behind=seen.behind,
+        tail=_tail(seen, cursor),
         pending=pending,
         flights=(*flights, *started),
         rested=rested if limits.late_again else {},
         settled=settled,
     )  # fmt: skip
     return Verdict(asks=asked_of(after), cursor=after, told=_tell(seen, fresh, reached, after, cursor.note))
+
+
+def _tail(seen: LateSeen, cursor: Cursor) -> dict[tuple[QName, int], tuple[int, int]]:
+    """What the next tick will see again; a source that has to wait keeps what it had, as it is read from the same moment on."""
+    kept = {key: known for key, known in cursor.tail.items() if key[0] in seen.behind}
+    read = {
+        (hour.source, micros(hour.start)): (hour.tail_rows, hour.latest_us) for hour in seen.hours if hour.tail_rows
+    }
+    return {**kept, **read}
 
 
 def _is_new(hour: LateHour, cursor: Cursor) -> bool:
@@ -337,8 +352,9 @@ def _start(
 
 def _tell(seen: LateSeen, fresh: Sequence[LateHour], reached: Sequence[Reached], after: Cursor, note: str) -> str:
     """The tick in words: numbers first, then what they mean for each source."""
+    wait = f" ({len(seen.behind)} more are read by the next ticks)" if seen.behind else ""
     lines = [
-        f"{seen.sources_read} source(s) with new parts, {sum(hour.rows for hour in fresh)} new late rows in {len(fresh)} hour(s)"
+        f"{seen.sources_read} source(s) with new parts{wait}, {sum(hour.rows for hour in fresh)} new late rows in {len(fresh)} hour(s)"
     ]
     for source in sorted({hour.source for hour in fresh}):
         rows = sum(hour.rows for hour in fresh if hour.source == source)

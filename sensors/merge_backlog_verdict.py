@@ -26,6 +26,7 @@ CURSOR_VERSION = 1
 CALM, SLOW, OPTIMIZE, DIVERT = range(4)
 TIERS = ("calm", "slow", "optimize", "divert")
 _OFF = "its settings say `recovery: off`, so it is not asked for"
+_TOLD = 10  # sources in the sentence of a tick: Dagster keeps it, twice a minute
 _ROUNDS_PER_DAY = 1_000  # a cursor that was lost counts on above every repair of an earlier day
 
 
@@ -138,7 +139,7 @@ def decide(
     peak = in_peak(now, zone, limits)
     merges: dict[QName, Ask] = {}
     moves: list[Ask] = []
-    lines: list[str] = []
+    lines: list[tuple[int, str]] = []
     for one in watched:
         reached = [judged[name] for name in one.tables if name in judged]
         worst = _worst(reached)
@@ -157,11 +158,11 @@ def decide(
                 said.append(_OFF)
             else:
                 moves.append(move)
-        lines.append(f"{one.source}: {', '.join(said)}")
+        lines.append((-max(tier, SLOW if len(said) > 2 else CALM), f"{one.source}: {', '.join(said)}"))
     urgent = sorted(merges.values(), key=lambda ask: -int(ask.seen["parts"]))
     kept = {name: one for name, one in known.items() if one is not None}
     gone = {name: replace(one, tier=CALM) for name, one in cursor.tables.items() if name not in judged}
-    told = "; ".join([_server_line(seen), *sorted(lines)]) if lines else "no declared source has parts to look at"
+    told = "; ".join([_server_line(seen), *_told(lines)]) if lines else "no declared source has parts to look at"
     return Verdict(
         asks=(*urgent, *moves),
         cursor=Cursor(tables={**gone, **kept}),
@@ -273,6 +274,12 @@ def _move(
 def _is_calm(found: Fullest, limits: Limits) -> bool:
     """Whether commits may go on: well below the number at which they were diverted, whatever the cursor remembers."""
     return found.parts <= limits.parts_calm * limits.parts_divert * found.parts_to_throw
+
+
+def _told(lines: Sequence[tuple[int, str]]) -> list[str]:
+    """What is said of sources: those in trouble first, and not of a thousand that are calm."""
+    said = [line for _, line in sorted(lines)]
+    return [*said[:_TOLD], f"and {len(said) - _TOLD} more sources"] if len(said) > _TOLD else said
 
 
 def _server_line(seen: Backlog) -> str:

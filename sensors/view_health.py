@@ -6,6 +6,7 @@ Two queries, and a third one only for live texts that were not compared before. 
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import dagster as dg
 
@@ -19,6 +20,7 @@ from resources.clickhouse_resource import ClickHouseResource
 from resources.health import fetch_health
 from sensors.asking import ask_digest, choose, read_ask_attempts, result_of
 from sensors.attempts import Attempts
+from sensors.deficits import read_deficits
 from sensors.view_health_verdict import LOOK_BACK_MS, decide, isolation_of, load_cursor, may_isolate, watch
 
 NAME = "view_health_sensor"
@@ -48,7 +50,7 @@ def build_view_health_sensor(
         job_name=RECOVERY_JOB,
         minimum_interval_seconds=int(pipeline.settings.limits.sensor_every),
         default_status=dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED,
-        description="Views that are dropped, detached, changed, unhooked or throw, lost targets and partitions → recovery_job.",
+        description="Views that are dropped, detached, changed, unhooked or throw, lost targets and partitions, comparisons that failed → recovery_job.",
     )
     def view_health_sensor(
         context: dg.SensorEvaluationContext, clickhouse: ClickHouseResource
@@ -61,6 +63,9 @@ def build_view_health_sensor(
                 changed = find_changed(server, pipeline.catalog, looked_at)
         except ChmvError as error:  # the cursor stays: what was right is known as of the last tick that could look
             return dg.SkipReason(f"the server could not be asked: {error}")
+        checked = cursor.checked or now()
+        deficits = read_deficits(context.instance, watched.targets, checked, cursor.deficits)
+        cursor = replace(cursor, checked=now(), deficits=deficits)
         verdict = decide(watched, health, changed, cursor, limits)
         asks = escalate(verdict.asks, read_ask_attempts(context.instance, verdict.asks), limits)
         chosen = choose(asks, read_ask_attempts(context.instance, asks), now(), limits)

@@ -14,11 +14,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from chmv_assets.core.catalog import Catalog
+from chmv_assets.core.deficits import Deficit
 from chmv_assets.core.model import VIEW_KINDS
-from chmv_assets.core.names import QName
+from chmv_assets.core.names import QName, parse_qname
 from chmv_assets.core.recovery import Ask
 from chmv_assets.core.settings import Settings
 from chmv_assets.core.thresholds import Limits
+from chmv_assets.core.windows import Window
 from resources.health import Failures, Health
 
 CURSOR_VERSION = 1
@@ -28,7 +30,7 @@ LOOK_BACK_MS = 3_600_000  # for failures; a mark in the cursor keeps what is old
 _TOLD = 10
 # The most important first: while a target is missing nobody can insert, while a view is missing rows are lost.
 ORDER = (
-    "target dropped", "dropped", "detached", "unhooked", "changed", "isolate", "throws", "partition lost", "refresh failed", "rows missed", "probe",
+    "target dropped", "dropped", "detached", "unhooked", "changed", "isolate", "throws", "partition lost", "deficit", "refresh failed", "rows missed", "probe",
 )  # fmt: skip
 STRUCTURAL = frozenset({"target dropped", "dropped", "detached", "unhooked", "changed"})
 
@@ -67,12 +69,18 @@ class Cursor:
     probes: Mapping[str, tuple[int, int]] = field(
         default_factory=dict
     )  # isolated view → probes so far, when the next is due
+    checked: float = 0.0  # when Dagster was last asked for comparisons, in seconds
+    deficits: Mapping[QName, Deficit] = field(
+        default_factory=dict
+    )  # what the comparison found wrong, until it finds it right
     note: str = ""
 
     def dump(self) -> str:
         document = {
             "version": CURSOR_VERSION, "declared": self.declared, "at": self.at_ms, "unseen": sorted(self.unseen),
             "wrong": dict(self.wrong), "failing": dict(self.failing), "probes": {name: list(one) for name, one in self.probes.items()},
+            "checked": self.checked,
+            "deficits": {str(name): [one.number, one.run_id, list(one.windows)] for name, one in self.deficits.items()},
         }  # fmt: skip
         return json.dumps(document, separators=(",", ":"), sort_keys=True)
 
@@ -149,6 +157,13 @@ def load_cursor(text: str | None) -> Cursor:
             wrong={str(name): int(at) for name, at in document["wrong"].items()},
             failing={str(name): int(at) for name, at in document["failing"].items()},
             probes={str(name): (int(count), int(due)) for name, (count, due) in document["probes"].items()},
+            checked=float(document.get("checked") or 0),
+            deficits={
+                parse_qname(name, "default"): Deficit(
+                    number=int(number), run_id=str(run), windows=tuple(map(str, windows))
+                )
+                for name, (number, run, windows) in document.get("deficits", {}).items()
+            },
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         return Cursor(note="The cursor was not readable and is started afresh.")
@@ -188,6 +203,9 @@ class _Tick:
         for target, lost in sorted(self.health.lost.items()):
             if target in self.watched.targets and target in self.health.tables:
                 self._lost(target, [(one.partition_id, one.max_block) for one in lost])
+        for target, deficit in sorted(self.cursor.deficits.items()):
+            if target in self.watched.targets:
+                self._deficit(target, deficit)
 
     def _look_at(self, view: WatchedView) -> None:
         outage = self.health.outages.get(view.name)
@@ -312,6 +330,23 @@ class _Tick:
         damage = _Damage(target, "partition lost", self.watched.targets[target], ids)
         self._ask(damage, None, f"{len(lost)} partitions {digest}", seen)
 
+    def _deficit(self, target: QName, deficit: Deficit) -> None:
+        """What the comparison found; while a view of the target, or itself, is under repair that one comes first."""
+        about = {target, *(view.name for view in self.watched.views if view.target == target)}
+        if any(ask.subject in about for ask in self.asks) or about & self._under_way:
+            return
+        if target in self.health.rebuilding or target not in self.health.tables:
+            return
+        count = len(deficit.windows)
+        seen = {"windows that differ": str(count), "found by": f"run {deficit.run_id}"}
+        damage = _Damage(target, "deficit", self.watched.targets[target], f"{count} window(s) differ from the views")
+        self._ask(damage, None, deficit.evidence, seen, deficit.spans)
+
+    @property
+    def _under_way(self) -> set[QName]:
+        open_ = {name for name, one in self.health.outages.items() if one.status != "closed"}
+        return open_ | set(self.health.repairing)
+
     def _isolated(self, view: WatchedView, opened_ms: int) -> None:
         key, now = str(view.name), self.health.now_ms
         count, due = self.cursor.probes.get(key, (0, now + int(self.limits.probe_after * 1000)))
@@ -328,7 +363,14 @@ class _Tick:
             self.lines.append(f"{view.name}: isolated, the next probe comes in {(due - now) / 1000:.0f} s")
         self.probes[key] = (count, due)
 
-    def _ask(self, found: _Damage, since: int | None, evidence: str, seen: Mapping[str, str] | None = None) -> None:
+    def _ask(
+        self,
+        found: _Damage,
+        since: int | None,
+        evidence: str,
+        seen: Mapping[str, str] | None = None,
+        windows: Sequence[Window] = (),
+    ) -> None:
         detail = f" ({found.detail})" if found.detail else ""
         if not found.repairs:
             self.lines.append(f"{found.subject}: {found.damage}{detail}, but its recovery is off")
@@ -338,14 +380,14 @@ class _Tick:
         self.asks.append(
             Ask(
                 kind="view", subject=found.subject, damage=found.damage, evidence=evidence, since_ms=since,
-                detected_ms=self.health.now_ms, seen=told,
+                detected_ms=self.health.now_ms, seen=told, windows=tuple(windows),
             )
         )  # fmt: skip
 
     def next_cursor(self) -> Cursor:
         return Cursor(
             declared=self.watched.declared, at_ms=self.health.now_ms, unseen=frozenset(self.unseen), wrong=self.wrong,
-            failing=self.failing, probes=self.probes,
+            failing=self.failing, probes=self.probes, checked=self.cursor.checked, deficits=self.cursor.deficits,
         )  # fmt: skip
 
     def sentence(self) -> str:

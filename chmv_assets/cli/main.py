@@ -20,6 +20,7 @@ _COMMANDS = {
     "watermarks": "chmv_assets.cli.journal:watermarks_command",
     "batches": "chmv_assets.cli.journal:batches_command",
     "rebuilds": "chmv_assets.cli.journal:rebuilds_command",
+    "recover": "chmv_assets.cli.recover:recover_command",
     "status": "chmv_assets.cli.status:status_command",
     "thresholds": "chmv_assets.cli.status:thresholds_command",
 }

@@ -2,7 +2,7 @@
 
     dropped, detached, unhooked, changed, rows missed → mend, then the windows of what arrived meanwhile
     throws, isolate → try on the side: works → as above; fails → isolated        probe → the same for a view that is isolated
-    target dropped, partition lost → `targets`        refresh failed → refreshed
+    target dropped, partition lost, deficit → `targets`        refresh failed → refreshed
 
 Invariant: an outage is closed only when its windows were compared. Detaching or re-creating alone would lose rows.
 """
@@ -17,7 +17,7 @@ from chmv_assets.recovery.isolation import dry_run, isolate, route_readers, take
 from chmv_assets.recovery.mending import look_at, mend_view
 from chmv_assets.recovery.outage_book import close_outages, open_outage, read_open, strike
 from chmv_assets.recovery.site import RecoverySite
-from chmv_assets.recovery.targets import refill, repair_partitions, restore_target
+from chmv_assets.recovery.targets import refill, repair_deficit, repair_partitions, restore_target
 from chmv_assets.recovery.windows import repair_windows
 from resources.introspect import fetch_existing
 from resources.refresh import refresh_view
@@ -50,6 +50,8 @@ def recover(site: RecoverySite, ask: Ask) -> Outcome:
 def _recover_target(site: RecoverySite, ask: Ask, target: Object) -> Outcome:
     if ask.damage == "partition lost":
         return repair_partitions(site, ask, target)
+    if ask.damage == "deficit":
+        return repair_deficit(site, ask, target)
     if ask.damage == "rows missed" and target.name in fetch_existing(site.server, [target.name]):
         open_outage(site, ask)
         outcome = refill(site, target)

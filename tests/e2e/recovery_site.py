@@ -21,10 +21,13 @@ from typing import Any
 from chmv_assets.core.errors import ChmvError
 from chmv_assets.core.statements import SourceFile, split_statements
 from chmv_assets.pipeline import Pipeline, load_pipeline
+from chmv_assets.recovery.routes import open_router
+from chmv_assets.recovery.site import RecoverySite
 from resources.clickhouse import Endpoint, Server
-from resources.dagster_ui import DagsterUi
-from resources.engine import EngineInfo, EngineOptions, start_engine
+from resources.dagster_ui import DagsterUi, prepare_home
+from resources.engine import EngineInfo, EngineOptions, start_engine, stop_engine
 from resources.engine.lifecycle import connection_env
+from resources.journal import Journal
 
 ROOT = Path(__file__).parents[2]
 WINDOW = "SETTINGS non_replicated_deduplication_window = 10000"
@@ -215,8 +218,6 @@ def running_site(folder: Path, free_port: Callable[[], int]) -> Iterator[Site]:
         **connection_env(engine),
         "CHMV_DDL_DIR": str(declared), "CHMV_SENSORS": "on", "CHMV_CACHE_DIR": str(folder / "cache"),
     }  # fmt: skip
-    from resources.dagster_ui import prepare_home
-
     ui = DagsterUi(prepare_home(folder / "home"), ROOT / "workspace.yaml", free_port(), environ)
     site = Site(folder, engine, ui, load_pipeline(declared, cache=folder / "cache"), environ)
     try:
@@ -229,12 +230,16 @@ def running_site(folder: Path, free_port: Callable[[], int]) -> Iterator[Site]:
                 f"INSERT INTO shop.events (id, user, kind, amount, at, arrived) SELECT {day * 100_000} + number, number % {USERS}, "
                 f"concat('k', toString(number % 3)), number % 97 + 1, toDateTime({int(at.timestamp())}) + number % 3600 AS t, t FROM numbers(5000)"
             )
+        with (
+            site.server() as server
+        ):  # as `snapshot_job` does it every minute; the test need not wait for its first time
+            journal = Journal(server)
+            journal.prepare()
+            open_router(RecoverySite(site.pipeline, server, journal, lambda _line: None)).refresh_snapshots()
         ui.start()
         ui.wait()
         yield site
     finally:
         with suppress(Exception):
             ui.stop()
-        from resources.engine import stop_engine
-
         stop_engine(folder / "engine")

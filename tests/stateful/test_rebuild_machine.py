@@ -12,6 +12,7 @@ import time
 from datetime import date
 from typing import get_args
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule, run_state_machine_as_test
@@ -270,6 +271,7 @@ class RebuildMachine(RebuildStage):
             self.mortal.close()
 
 
+@pytest.mark.timeout(300 + 60 * int(EXAMPLES or 0))
 def test_whatever_happens_targets_hold_what_their_views_give(engine: EngineInfo) -> None:
     run_state_machine_as_test(
         lambda: RebuildMachine(Endpoint(engine.url)),  # type: ignore[arg-type]

@@ -5,14 +5,17 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 from backlog_site import BacklogSite, build_site
 
+from chmv_assets.core.names import QName
 from chmv_assets.core.watermarks import BatchOutcome, Watermark, advance, seal
 from chmv_assets.core.windows import Window, period_start
+from resources import late_rows
 from resources.clickhouse import Server
 from resources.journal import Journal
 from resources.late_rows import LateSeen, read_late_rows
@@ -75,6 +78,29 @@ def test_a_tick_reads_only_young_parts_also_when_they_are_merged_meanwhile(site:
     assert [hour.rows for hour in read(site, fence).hours] == [7]
 
 
+def test_sources_that_a_tick_has_no_room_for_come_next_and_lose_nothing(
+    site: BacklogSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("other", "third"):
+        site.run(f"CREATE TABLE {{db}}.{name} AS {{db}}.events")
+    sources = [replace(late_sources(site.pipeline)[0], source=site.name(name)) for name in ("events", "other", "third")]
+    monkeypatch.setattr(late_rows, "PARTS_AT_ONCE", 1)
+    first = fence = read_late_rows(site.server, sources, None, 0.0).fence_us
+    behind = dict[QName, int]()
+    for rows, one in enumerate(sources, start=1):
+        site.run(f"INSERT INTO {one.source.sql} (id, at, kind, n) SELECT number, {LATE}, 1, 1 FROM numbers({rows})")
+    time.sleep(1.1)
+    found: dict[str, int] = {}
+    for left in (2, 1, 0):
+        seen = read_late_rows(site.server, sources, fence, 60.0, behind=behind)
+        assert (seen.sources_read, len(seen.behind)) == (1, left)
+        assert all(since == first for since in seen.behind.values())
+        found |= {hour.source.table: hour.rows for hour in seen.hours}
+        site.run("OPTIMIZE TABLE {db}.third FINAL SETTINGS optimize_skip_merged_partitions = 0")
+        fence, behind = seen.now_us, dict(seen.behind)  # as if there were no overlap
+    assert found == {"events": 1, "other": 2, "third": 3}
+
+
 def test_late_rows_rebuild_the_opaque_window_and_what_is_behind_it_and_nothing_else(site: BacklogSite) -> None:
     site.insert(LATE, rows=4)
     site.insert("now()", rows=4, first=100)
@@ -133,7 +159,7 @@ def test_sealed_windows_are_opened_again_and_a_replacing_target_is_merged_off_pe
     site.repair(asks["late rows"])
     assert status(site, "named") == {3: "processed", 5: "sealed"}
     assert site.parts("latest") == 1
-    assert "are open already" in " ".join(site.repair(asks["reopen"]).steps)  # a second run finds nothing to do
+    assert "nothing was changed" in " ".join(site.repair(asks["reopen"]).steps)  # a second run finds nothing to do
 
 
 def test_stale_windows_of_our_own_ingest_are_rebuilt_without_reading_rows(site: BacklogSite) -> None:

@@ -113,6 +113,25 @@ def test_the_same_rows_seen_again_are_nothing_new_and_one_more_row_is() -> None:
     assert later.asks[0].key != first.asks[0].key
 
 
+def test_a_source_that_has_to_wait_keeps_its_moment_and_what_was_counted_of_it() -> None:
+    first = run(seen(hour(rows=5, tail=2)))
+    waits = LateSeen(now_us=NOW_US, fence_us=NOW_US + 7, behind={EVENTS: NOW_US - 1})
+    second = run(waits, first.cursor, done={ask.key for ask in first.asks})
+    assert second.cursor.behind == {EVENTS: NOW_US - 1} and second.cursor.fence_us == NOW_US + 7
+    assert "(1 more are read by the next ticks)" in second.told
+    limits = Limits(late_again=0)
+    assert (
+        run(seen(hour(rows=2, tail=2)), second.cursor, limits=limits).asks == ()
+    )  # the tail of the first tick, once more
+    third = run(seen(hour(rows=3, tail=0)), second.cursor, limits=limits)
+    assert asked(third) == [("late rows", OPAQUE, (DAY,))] and third.cursor.behind == {}
+
+
+def test_a_cursor_from_before_sources_could_wait_is_read() -> None:
+    text = Cursor(fence_us=5).dump().replace('"behind":{},', "")
+    assert "behind" not in text and load_cursor(text) == Cursor(fence_us=5)
+
+
 def test_a_window_just_repaired_waits_for_more_rows_before_it_is_repaired_again() -> None:
     first = run(seen(hour()))
     done = {ask.key for ask in first.asks}

@@ -104,6 +104,15 @@ def test_diverting_and_draining_are_named_by_the_diversion_so_that_each_happens_
     assert run(seen(full(5), diversion="draining")).asks[-1].evidence == "since 77"
 
 
+def test_of_many_sources_those_in_trouble_are_told_and_the_rest_is_counted() -> None:
+    names = [QName("shop", f"t{number:03d}") for number in range(500)]
+    watched = [Watched(source=name, tables=(name,)) for name in names]
+    found = seen(*(full(400 if name.table == "t321" else 1, table=name) for name in names))
+    verdict = decide(found, watched, Cursor(), now=NOON, limits=LIMITS, zone="UTC")
+    assert "shop.t321: slow, 400 parts" in verdict.told and verdict.told.endswith("and 490 more sources")
+    assert len(verdict.told) < 2_000
+
+
 def test_a_tick_that_is_evaluated_twice_asks_for_the_same() -> None:
     first, again = (run(seen(full(parts)), known(700, tier=2), NIGHT + after) for parts, after in ((900, 0), (903, 7)))
     assert (
