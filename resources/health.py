@@ -19,6 +19,7 @@ from chmv_assets.core.serving import GUARDS
 from resources.clickhouse import Server
 
 FAILURES_KEPT = 100  # per view; more failures do not say more
+PART_LOG = QName("system", "part_log")
 RUNNING_SECONDS = 3_600  # a repair that says "running" for longer has died
 CANCELLED = 394
 _NOT_IMPLEMENTED = 48
@@ -111,7 +112,7 @@ SELECT database, name, engine, '' AS text, '' AS query, arrayZip(dependencies_da
 FROM system.tables
 WHERE engine != '{_VIEW_ENGINE}' AND NOT is_temporary AND (database IN {{databases:Array(String)}}
    OR (database = {{own:String}} AND name NOT LIKE '%.%')
-   OR (database = 'system' AND name IN ('query_log', 'query_views_log', 'detached_tables', 'view_refreshes')))
+   OR (database = 'system' AND name IN ('query_log', 'query_views_log', 'part_log', 'detached_tables', 'view_refreshes')))
 UNION ALL
 SELECT database, name, engine, create_table_query, as_select, arrayZip(dependencies_database, dependencies_table),
        toUnixTimestamp64Milli(now64(3))
@@ -127,6 +128,8 @@ def _render_states(names: set[QName]) -> str:
     for table, sql in _STATES.items():
         if table in names:
             pieces.append(sql)
+    if GUARDS in names:
+        pieces.append(_render_lost(has_log=PART_LOG in names))
     log = next((one for one in _LOGS if one in names), None)
     if log is not None:
         pieces.append(_render_failures(log))
@@ -146,26 +149,14 @@ _STATES: dict[QName, str] = {
         "toInt64(ifNull(toUnixTimestamp(last_success_time), 0)), toInt64(0), emptyArrayInt64() FROM system.view_refreshes "
         "WHERE database IN {databases:Array(String)} AND (exception != '' OR status = 'Disabled')"
     ),
-    GUARDS: (  # the rule of `core.serving.is_lost`, for all targets at once
-        "SELECT 'lost', g.target, g.partition_id, '', toInt64(g.max_block), toInt64(0), emptyArrayInt64() FROM "
-        "(SELECT target, replaceAll(target, '`', '') AS plain, partition_id, max_block, table_uuid "
-        f"FROM {GUARDS.sql} FINAL WHERE max_block >= 0 AND partition_id != '') AS g LEFT JOIN "
-        "(SELECT concat(database, '.', table) AS plain, partition_id, min(min_block_number) AS block FROM system.parts "
-        f"WHERE active AND database IN {{databases:Array(String)}} AND concat(database, '.', table) IN ({_GUARDED}) "
-        "GROUP BY database, table, partition_id) AS p "  # by columns, then the name: not one string per part
-        "ON p.plain = g.plain AND p.partition_id = g.partition_id LEFT JOIN "
-        "(SELECT concat(database, '.', name) AS plain, toString(uuid) AS uuid FROM system.tables "
-        f"WHERE database IN {{databases:Array(String)}} AND concat(database, '.', name) IN ({_GUARDED})) AS t ON t.plain = g.plain "
-        "WHERE p.partition_id = '' OR p.block > g.max_block OR t.uuid != g.table_uuid"
+    REBUILDS: (
+        "SELECT 'rebuilding', target, '', '', toInt64(0), toInt64(0), emptyArrayInt64() "
+        f"FROM {REBUILDS.sql} FINAL WHERE status = 'running' AND updated_at > now() - INTERVAL {RUNNING_SECONDS} SECOND GROUP BY target"
     ),
     OUTAGES: (
         "SELECT 'outage', view, argMax(status, (status != 'closed', opened_ms)), '', "
         "toInt64(argMax(opened_ms, (status != 'closed', opened_ms))), toInt64(max(closed_ms)), emptyArrayInt64() "
         f"FROM {OUTAGES.sql} FINAL GROUP BY view"
-    ),
-    REBUILDS: (
-        "SELECT 'rebuilding', target, '', '', toInt64(0), toInt64(0), emptyArrayInt64() "
-        f"FROM {REBUILDS.sql} FINAL WHERE status = 'running' GROUP BY target"
     ),
     RECOVERIES: (
         "SELECT 'repairing', subject, '', '', toInt64(0), toInt64(0), emptyArrayInt64() "
@@ -177,6 +168,36 @@ _LOGS = (
     QName("system", "query_views_log"),
     QName("system", "query_log"),
 )  # the first also knows errors that inserts ignored
+
+
+def _render_lost(*, has_log: bool) -> str:
+    """The rule of `core.serving.is_lost`, for all targets at once.
+
+    The log of parts knows of a partition that was emptied even when merges have hidden it: what a DROP leaves for a moment is an empty part that covers
+    the blocks of before, and rows that are merged with it look as old as those that are gone.
+    """
+    emptied = (
+        " LEFT JOIN (SELECT concat(database, '.', table) AS plain, partition_id, "
+        "max(toUnixTimestamp64Milli(toDateTime64(event_time_microseconds, 3))) AS ms FROM system.part_log "
+        "WHERE event_type = 'NewPart' AND rows = 0 AND database IN {databases:Array(String)} "
+        "AND event_date >= toDate(fromUnixTimestamp64Milli({since:Int64})) "
+        "AND event_time_microseconds > fromUnixTimestamp64Milli({since:Int64}) GROUP BY database, table, partition_id) AS e "
+        "ON e.plain = g.plain AND e.partition_id = g.partition_id"
+    )
+    return (
+        "SELECT 'lost', g.target, g.partition_id, '', toInt64(g.max_block), toInt64(0), emptyArrayInt64() FROM "
+        "(SELECT target, replaceAll(target, '`', '') AS plain, partition_id, max_block, table_uuid, copied_ms "
+        f"FROM {GUARDS.sql} FINAL WHERE max_block >= 0 AND partition_id != '') AS g LEFT JOIN "
+        "(SELECT concat(database, '.', table) AS plain, partition_id, min(min_block_number) AS block FROM system.parts "
+        f"WHERE active AND rows > 0 AND database IN {{databases:Array(String)}} AND concat(database, '.', table) IN ({_GUARDED}) "
+        "GROUP BY database, table, partition_id) AS p "  # by columns, then the name: not one string per part
+        "ON p.plain = g.plain AND p.partition_id = g.partition_id LEFT JOIN "
+        "(SELECT concat(database, '.', name) AS plain, toString(uuid) AS uuid FROM system.tables "
+        f"WHERE database IN {{databases:Array(String)}} AND concat(database, '.', name) IN ({_GUARDED})) AS t ON t.plain = g.plain"
+        + (emptied if has_log else "")
+        + " WHERE p.partition_id = '' OR p.block > g.max_block OR t.uuid != g.table_uuid"
+        + (" OR e.ms > g.copied_ms" if has_log else "")
+    )
 
 
 def _render_failures(log: QName) -> str:

@@ -341,6 +341,7 @@ class Router:
                     partition_id=one,
                     max_block=ANY_BLOCK,
                     table_uuid=uuid,
+                    copied_ms=self._now_ms(),
                     version=self.journal.versions.next(),
                 )
                 for one in partition_ids
@@ -363,14 +364,32 @@ class Router:
         rows = self.server.rows(
             "SELECT database, table, partition_id, sum(rows), min(min_block_number), max(max_block_number), "
             "max(if(data_version = min_block_number, 0, data_version)) FROM system.parts "
-            "WHERE active AND (database, table) IN {tables:Array(Tuple(String, String))} GROUP BY database, table, partition_id",
+            "WHERE active AND rows > 0 AND (database, table) IN {tables:Array(Tuple(String, String))} GROUP BY database, table, partition_id",
             {"tables": [(name.database, name.table) for name in tables]},
         )
+        emptied = self._emptied(tables)
         found: dict[QName, dict[str, Held]] = {}
         for database, table, partition_id, count, low, high, version in rows:
-            held = Held(int(count), int(low), int(high), int(version))
+            at = emptied.get((database, table, partition_id), 0)
+            held = Held(int(count), int(low), int(high), int(version), at)
             found.setdefault(QName(database, table), {})[str(partition_id)] = held
         return found
+
+    def _emptied(self, tables: Sequence[QName]) -> dict[tuple[str, str, str], int]:
+        """When partitions were emptied last, in ms, as far as the log of parts tells; nothing without one."""
+        try:
+            self.server.command("SYSTEM FLUSH LOGS part_log")
+            rows = self.server.rows(
+                "SELECT database, table, partition_id, max(toUnixTimestamp64Milli(toDateTime64(event_time_microseconds, 3))) "
+                "FROM system.part_log WHERE event_type = 'NewPart' AND rows = 0 AND event_date >= today() - 1 "
+                "AND (database, table) IN {tables:Array(Tuple(String, String))} GROUP BY database, table, partition_id",
+                {"tables": [(name.database, name.table) for name in tables]},
+            )
+        except ServerError as error:
+            if error.code in _MISSING:
+                return {}
+            raise
+        return {(str(database), str(table), str(one)): int(at) for database, table, one, at in rows}
 
     def journal_rows(self, statement: Statement) -> list[tuple[object, ...]]:
         """Rows of a journal's table; none if there is no such table yet."""

@@ -324,6 +324,7 @@ class _Tick:
             )
             return
         if target in self.health.rebuilding:
+            self.lines.append(f"{target}: {len(lost)} partition(s) are gone ({ids}), but a rebuild of it is under way")
             return
         digest = hashlib.sha256(repr(sorted(lost)).encode()).hexdigest()[:12]
         seen = {"partitions lost": str(len(lost)), "partitions": json.dumps([partition for partition, _ in lost])}

@@ -188,6 +188,7 @@ class Held:
     min_block: int
     max_block: int
     data_version: int
+    emptied_ms: int = 0  # when it was dropped last, if the server's log of parts knows
 
     @property
     def fingerprint(self) -> str:
@@ -195,10 +196,14 @@ class Held:
 
 
 def is_lost(guard: Guard | None, held: Held | None, table_uuid: str) -> bool:
-    """Whether a partition's rows are gone from the primary; the same rule as in the view."""
+    """Whether a partition's rows are gone from the primary; the same rule as in the view, which cannot look at the log of parts.
+
+    An empty part that a DROP leaves for a moment covers the blocks of before; rows that are merged with it look as old as those that are gone.
+    """
     if guard is None or guard.max_block < 0:
         return False
-    return held is None or held.min_block > guard.max_block or guard.table_uuid != table_uuid
+    is_younger = held is None or held.min_block > guard.max_block or held.emptied_ms > guard.copied_ms
+    return is_younger or guard.table_uuid != table_uuid
 
 
 @dataclass(frozen=True, slots=True)

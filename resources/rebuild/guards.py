@@ -58,7 +58,7 @@ def _read(bench: Workbench, target: QName, ids: Sequence[str]) -> list[tuple[str
         rows = bench.executor.server.rows(
             "WITH (SELECT toString(any(uuid)) FROM system.tables WHERE database = {d:String} AND name = {t:String}) AS uuid, "
             "(SELECT mapFromArrays(groupArray(id), groupArray(block)) FROM (SELECT partition_id AS id, min(min_block_number) AS block "
-            "FROM system.parts WHERE active AND database = {d:String} AND table = {t:String} GROUP BY id)) AS held "
+            "FROM system.parts WHERE active AND rows > 0 AND database = {d:String} AND table = {t:String} GROUP BY id)) AS held "
             "SELECT partition_id, uuid, table_uuid != uuid OR NOT mapContains(held, partition_id) OR held[partition_id] > max_block "
             f"FROM {GUARDS.sql} FINAL WHERE target = {{target:String}} AND max_block >= 0 AND has({{ids:Array(String)}}, partition_id)",
             {"d": target.database, "t": target.table, "target": str(target), "ids": list(ids)},
@@ -72,7 +72,7 @@ def _read(bench: Workbench, target: QName, ids: Sequence[str]) -> list[tuple[str
 
 def _present(bench: Workbench, target: QName) -> set[str]:
     rows = bench.executor.server.rows(
-        "SELECT DISTINCT partition_id FROM system.parts WHERE active AND database = {d:String} AND table = {t:String}",
+        "SELECT DISTINCT partition_id FROM system.parts WHERE active AND rows > 0 AND database = {d:String} AND table = {t:String}",
         {"d": target.database, "t": target.table},
     )
     return {str(one) for (one,) in rows}

@@ -60,8 +60,19 @@ class Scene:
         )
 
     def ticks(self) -> str:
-        """What the sensors said last, for a test that fails."""
-        return str(_ticks(self.site))[:4000]
+        """What the sensors said last and what the journal holds, for a test that fails."""
+        journal = [
+            self.site.rows(sql)
+            for sql in (
+                "SELECT subject, damage, status, evidence_or_step FROM (SELECT subject, damage, status, left(detail, 300) AS evidence_or_step, "
+                "started_ms FROM chmv.recoveries FINAL) ORDER BY started_ms",
+                "SELECT target, window, status, updated_at FROM chmv.rebuilds FINAL ORDER BY updated_at DESC LIMIT 20",
+                "SELECT target, partition_id, max_block, version FROM chmv.guards FINAL ORDER BY target, partition_id",
+                "SELECT table, partition_id, min(min_block_number), max(max_block_number) FROM system.parts WHERE active AND database = 'shop' "
+                "GROUP BY table, partition_id ORDER BY table, partition_id",
+            )
+        ]
+        return f"{str(_ticks(self.site))[:3000]}; {journal}"
 
     def differences(self) -> list[str]:
         """Windows of the last days that are not what the views' queries give."""

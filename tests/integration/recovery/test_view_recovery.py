@@ -198,3 +198,26 @@ def test_merges_between_two_looks_hide_no_window(site: ViewSite, monkeypatch: py
     for view in ("daily_mv", "monthly_mv"):
         windows = find_windows(recovery, site.pipeline.catalog.objects[site.name(view)], now_ms)
         assert {f"{window.start:%Y-%m-%d}" for window in windows} >= {"2026-11-14", "2026-11-15", "2026-11-16"}, view
+
+
+def test_a_partition_that_was_dropped_is_seen_even_if_its_blocks_do_not_tell(site: ViewSite, server: Server) -> None:
+    """Merged with the empty part that a DROP leaves for a moment, new rows look as old as those that are gone; the log of parts knows."""
+    insert(server, site.database, 8_000_000, [])
+    daily, today = site.name("daily"), "20261116"
+    ((uuid,),) = site.rows(
+        f"SELECT toString(uuid) FROM system.tables WHERE database = '{site.database}' AND name = 'daily'"
+    )
+    guard = Guard(
+        target=daily, partition_id=today, max_block=2**62, table_uuid=str(uuid), copied_ms=int(time.time() * 1000), version=1
+    )  # fmt: skip
+    statement = write_guards([guard])
+    server.command(statement.sql, statement.parameters, statement.settings)
+    assert daily not in site.read().lost
+    site.run(f"ALTER TABLE {{db}}.daily DROP PARTITION ID '{today}'")
+    insert(server, site.database, 8_000_001, [])
+    assert [one.partition_id for one in site.read().lost[daily]] == [today]
+    (ask,) = site.tick().asks
+    assert (ask.subject, ask.damage) == (daily, "partition lost")
+    assert site.repair(ask).status == "repaired"
+    assert site.differences() == []
+    assert daily not in site.read().lost
