@@ -28,7 +28,9 @@ RUN_SENSOR, ISOLATION_SENSOR, CHECK_SENSOR = (
 )
 INTERVAL_SECONDS = 30
 CURSOR_VERSION = 1
-EVENTS_PER_TICK = 500
+CHECKS_VERSION = 2
+EVENTS_PER_CHECK = 50
+OVERLAP_SECONDS = 60.0
 RUNS_PER_TICK = 200
 LOOK_BACK_SECONDS = (
     3_600.0  # a daemon that was away for longer has missed what was isolated then; `chmv status` shows it
@@ -55,7 +57,7 @@ def build_alert_sensors(
     status = dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED
     keys = translator or AssetTranslator()
     ours = frozenset(keys.get_asset_key(name) for name in pipeline.catalog.objects)
-    return [_run_sensor(status, send), _isolation_sensor(status, send, now), _check_sensor(status, send, ours)]
+    return [_run_sensor(status, send), _isolation_sensor(status, send, now), _check_sensor(status, send, ours, now)]
 
 
 def _run_sensor(status: dg.DefaultSensorStatus, send: Send) -> dg.SensorDefinition:
@@ -196,7 +198,9 @@ def subject_of(run: dg.DagsterRun) -> str:
     return run.job_name
 
 
-def _check_sensor(status: dg.DefaultSensorStatus, send: Send, ours: frozenset[dg.AssetKey]) -> dg.SensorDefinition:
+def _check_sensor(
+    status: dg.DefaultSensorStatus, send: Send, ours: frozenset[dg.AssetKey], now: Callable[[], float]
+) -> dg.SensorDefinition:
     @dg.sensor(
         name=CHECK_SENSOR,
         minimum_interval_seconds=INTERVAL_SECONDS,
@@ -204,24 +208,23 @@ def _check_sensor(status: dg.DefaultSensorStatus, send: Send, ours: frozenset[dg
         description="An asset check of this location failed → the webhook of CHMV_ALERT_URL.",
     )
     def check_failure_alert_sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        start = load_checks_cursor(context.cursor)
-        evaluated = read_checks(context.instance, start)
-        failed = [one for one in evaluated if not one.evaluation.passed and one.evaluation.asset_key in ours]
+        cursor = load_checks_cursor(context.cursor)
+        known = context.repository_def.asset_graph.asset_check_keys if context.repository_def is not None else ()
+        seen = read_checks(context.instance, [key for key in known if key.asset_key in ours], cursor)
+        fresh = [one for one in seen if cursor is not None and one.number not in cursor.told]
+        failed = [one for one in fresh if not one.evaluation.passed]
         origin = context.code_location_origin
         problems = [
             problem
             for alert in check_alerts(failed, origin.location_name if origin else "")
             if (problem := send(alert))
         ]
-        told = f"{len(evaluated)} check(s) evaluated, {len(failed)} of ours failed"
+        told = f"{len(fresh)} check(s) evaluated, {len(failed)} failed"
         if problems:
             told += f", {len(problems)} alert(s) not sent: {problems[0]}"
-        if start is None:
+        if cursor is None:
             told = "begins here; checks from now on are told"
-        end = max(
-            [one.storage_id for one in evaluated], default=start if start is not None else read_end(context.instance)
-        )
-        return dg.SensorResult(skip_reason=dg.SkipReason(told), cursor=dump_checks_cursor(end))
+        return dg.SensorResult(skip_reason=dg.SkipReason(told), cursor=next_checks_cursor(cursor, seen, now()).dump())
 
     return check_failure_alert_sensor
 
@@ -230,30 +233,48 @@ def _check_sensor(status: dg.DefaultSensorStatus, send: Send, ours: frozenset[dg
 class Evaluated:
     """One check that was evaluated."""
 
-    storage_id: int
+    number: int
+    at: float
     run_id: str
     evaluation: dg.AssetCheckEvaluation
 
 
-def read_checks(instance: dg.DagsterInstance, after: int | None) -> list[Evaluated]:
-    """What was evaluated since; nothing before there is a point to count from."""
-    if after is None:
-        return []
-    asked = dg.EventRecordsFilter(event_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION, after_cursor=after)
-    records = instance.event_log_storage.get_event_records(asked, limit=EVENTS_PER_TICK, ascending=True)
+@dataclass(frozen=True, slots=True)
+class ChecksCursor:
+    """Until when evaluations were read, and which of the last ones were: clocks differ, so the end is read twice."""
+
+    at: float
+    told: frozenset[int] = frozenset()
+
+    def dump(self) -> str:
+        return json.dumps({"version": CHECKS_VERSION, "at": self.at, "told": sorted(self.told)}, separators=(",", ":"))
+
+
+def read_checks(
+    instance: dg.DagsterInstance, keys: Sequence[dg.AssetCheckKey], cursor: ChecksCursor | None
+) -> list[Evaluated]:
+    """What was evaluated lately, oldest first: one read, and one more for every check that was. (Events by number are not for SQLite.)"""
+    since = cursor.at - OVERLAP_SECONDS if cursor is not None else 0.0
     found: list[Evaluated] = []
-    for record in records:
-        event = record.event_log_entry.dagster_event
-        if event is not None:
-            found.append(Evaluated(record.storage_id, record.run_id, event.asset_check_evaluation_data))
-    return found
+    for key, latest in instance.event_log_storage.get_latest_asset_check_execution_by_key(keys).items():
+        if latest.event is None or latest.event.timestamp < since:
+            continue
+        for record in instance.event_log_storage.get_asset_check_execution_history(key, limit=EVENTS_PER_CHECK):
+            event = record.event.dagster_event if record.event is not None else None
+            if record.event is None or event is None or event.event_type != dg.DagsterEventType.ASSET_CHECK_EVALUATION:
+                continue  # planned, and not there yet
+            if record.event.timestamp >= since:
+                found.append(
+                    Evaluated(record.id, record.event.timestamp, record.run_id, event.asset_check_evaluation_data)
+                )
+    return sorted(found, key=lambda one: (one.at, one.number))
 
 
-def read_end(instance: dg.DagsterInstance) -> int:
-    """The number of the latest evaluation."""
-    asked = dg.EventRecordsFilter(event_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION)
-    latest = instance.event_log_storage.get_event_records(asked, limit=1)
-    return latest[0].storage_id if latest else 0
+def next_checks_cursor(cursor: ChecksCursor | None, seen: Sequence[Evaluated], now: float) -> ChecksCursor:
+    """Where the next tick begins."""
+    before = cursor.at if cursor is not None else now
+    end = max([before, *(one.at for one in seen)])
+    return ChecksCursor(end, frozenset(one.number for one in seen if one.at >= end - OVERLAP_SECONDS))
 
 
 def check_alerts(failed: Sequence[Evaluated], location: str) -> list[Alert]:
@@ -292,21 +313,19 @@ def _check_alert(one: Evaluated, location: str) -> Alert:
     }
 
 
-def load_checks_cursor(text: str | None) -> int | None:
-    """From which evaluation on; None: not begun, or the cursor cannot be read.
+def load_checks_cursor(text: str | None) -> ChecksCursor | None:
+    """Where to go on; None: not begun, or the cursor cannot be read.
 
-    >>> load_checks_cursor(dump_checks_cursor(7)), load_checks_cursor("x"), load_checks_cursor(None)
-    (7, None, None)
+    >>> load_checks_cursor(ChecksCursor(7.5, frozenset({1})).dump()), load_checks_cursor("x"), load_checks_cursor(None)
+    (ChecksCursor(at=7.5, told=frozenset({1})), None, None)
     """
     try:
         document = json.loads(text or "")
-        return int(document["after"]) if document["version"] == CURSOR_VERSION else None
+        if document["version"] != CHECKS_VERSION:
+            return None
+        return ChecksCursor(float(document["at"]), frozenset(int(number) for number in document["told"]))
     except (ValueError, KeyError, TypeError):
         return None
-
-
-def dump_checks_cursor(after: int) -> str:
-    return json.dumps({"version": CURSOR_VERSION, "after": after})
 
 
 def _short(text: str) -> str:

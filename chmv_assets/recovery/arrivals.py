@@ -73,8 +73,11 @@ def fetch_changed(site: RecoverySite, table: QName, since_ms: int | None) -> Cha
     return Changed(young > 0, old if since_ms is not None and len(old) <= _MANY_PARTS else None)
 
 
-def find_windows(site: RecoverySite, view: Object, since_ms: int | None) -> list[Window]:
-    """The windows that a view has to be given again, newest first; none: nothing arrived."""
+def find_windows(site: RecoverySite, view: Object, since_ms: int | None, *, by_arrival: bool = True) -> list[Window]:
+    """The windows that a view has to be given again, newest first; none: nothing arrived.
+
+    The declared arrival narrows them down; not `by_arrival` gives all windows of parts that changed, for who does not trust it.
+    """
     catalog = site.pipeline.catalog
     trigger = catalog.trigger_of(view.name)
     if trigger is None or view.target is None:
@@ -91,7 +94,8 @@ def find_windows(site: RecoverySite, view: Object, since_ms: int | None) -> list
         return [Window(moment(0), moment(site.now_ms() + MARGIN_MS))]  # it is rebuilt as a whole
     column = _time_column(site, view, trigger)
     if column is not None:
-        return _by_column(site, stored, column, changed.where(_arrived(site, trigger, since_ms)))
+        arrived = _arrived(site, trigger, since_ms) if by_arrival else ""
+        return _by_column(site, stored, column, changed.where(arrived))
     return _by_view(site, view, stored, changed.where())
 
 

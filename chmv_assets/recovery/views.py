@@ -12,14 +12,16 @@ from __future__ import annotations
 from chmv_assets.core.errors import RecoveryFailed
 from chmv_assets.core.model import VIEW_KINDS, Object
 from chmv_assets.core.recovery import Ask, Outcome
+from chmv_assets.core.windows import Window
 from chmv_assets.recovery.arrivals import MARGIN_MS, drain_inserts, find_windows
 from chmv_assets.recovery.isolation import dry_run, isolate, route_readers, take_off, told_isolated
 from chmv_assets.recovery.mending import look_at, mend_view
 from chmv_assets.recovery.outage_book import close_outages, open_outage, read_open, strike
 from chmv_assets.recovery.site import RecoverySite
 from chmv_assets.recovery.targets import refill, repair_deficit, repair_partitions, restore_target
-from chmv_assets.recovery.windows import repair_windows
+from chmv_assets.recovery.windows import align, repair_windows
 from resources.introspect import fetch_existing
+from resources.reconcile import Reconciler
 from resources.refresh import refresh_view
 
 
@@ -91,7 +93,7 @@ def rebuild_missed(site: RecoverySite, view: Object, since_ms: int | None, was: 
     """Rebuild the windows of what arrived since a moment, or tell that nothing did."""
     if view.kind == "refreshable_view":
         return refresh(site, view, was)
-    windows = find_windows(site, view, since_ms)
+    windows = [*find_windows(site, view, since_ms), *find_unarrived(site, view, since_ms)]
     if not windows or view.target is None or view.target not in site.pipeline.catalog.objects:
         since = (
             "ever"
@@ -105,6 +107,28 @@ def rebuild_missed(site: RecoverySite, view: Object, since_ms: int | None, was: 
         tier=2, steps=tuple(site.steps), rebuilt=tuple(done.rebuilt), reconciled=done.reconciled,
         before={"view": was, "rows": str(done.rows_before)}, after={"view": "as declared", "rows": str(done.rows_after)},
     )  # fmt: skip
+
+
+def find_unarrived(site: RecoverySite, view: Object, since_ms: int | None) -> list[Window]:
+    """Windows that differ although nothing arrived there by the arrival column: writers may have given it a value of their own.
+
+    Only windows of parts that changed are looked at, and only those that differ are rebuilt.
+    """
+    catalog, settings = site.pipeline.catalog, site.pipeline.settings
+    trigger = catalog.trigger_of(view.name)
+    target = catalog.objects.get(view.target) if view.target is not None else None
+    if trigger is None or target is None or since_ms is None or settings.policy(trigger).arrival is None:
+        return []
+    sure = set(align(site.pipeline, target, find_windows(site, view, since_ms)))
+    reconciler = Reconciler(site.server, catalog, settings.timezone, cluster=site.journal.cluster)
+    found: list[Window] = []
+    for window in align(site.pipeline, target, find_windows(site, view, since_ms, by_arrival=False)):
+        if window is not None and window not in sure and reconciler.run(target, window).status == "different":
+            site.did(
+                f"{target.name} {window} differs although nothing arrived there by {settings.policy(trigger).arrival}; rebuilt too"
+            )
+            found.append(window)
+    return found
 
 
 def judge(site: RecoverySite, ask: Ask, view: Object) -> Outcome:

@@ -20,7 +20,7 @@ def settle(bench: Workbench, journal: Journal, root: QName) -> int:
     require_every_replica(bench, root)
     deadline = bench.clock() + SETTLE_SECONDS
     while True:
-        problem, unanswered = find_in_doubt(journal, root)
+        problem, unanswered = _look(journal, root)
         if not problem:
             return unanswered
         if bench.clock() > deadline:
@@ -31,8 +31,13 @@ def settle(bench: Workbench, journal: Journal, root: QName) -> int:
         bench.sleep(1.0)
 
 
-def find_in_doubt(journal: Journal, root: QName) -> tuple[str, int]:
-    """What is in doubt in a source, as a few words (nothing if all is settled), and the number of inserts that nobody waits for."""
+def find_in_doubt(journal: Journal, root: QName) -> str:
+    """What is in doubt in a source, as a few words; nothing if all is settled."""
+    return _look(journal, root)[0]
+
+
+def _look(journal: Journal, root: QName) -> tuple[str, int]:
+    """The same, and the number of inserts that nobody waits for."""
     if staged := journal.read_batches(source=root, status="staged"):
         return f"batch {staged[0].batch} of ours is being committed", 0
     failures, unanswered = _count(journal, root, read_troubles(journal.cluster)) or (0, 0)
