@@ -39,7 +39,7 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).parents[1]))  # so that `python bench/sensors.py` works as well
 
 import sensors
-from chmv_assets.core.serving import GUARDS
+from chmv_assets.core.serving_journal import GUARDS
 from chmv_assets.pipeline import Pipeline, load_pipeline
 from resources.clickhouse import Endpoint, Server, endpoint_of
 from resources.clickhouse_resource import ClickHouseResource

@@ -118,7 +118,7 @@ def told_before(handler: Handler, context: dg.OpExecutionContext, translator: As
 
 def tell_status(context: dg.OpExecutionContext, site: RecoverySite, ask: Ask, translator: AssetTranslator) -> None:
     """Show on the pages of the targets that an ask is about how they stand; a repair never fails for it."""
-    from chmv_assets.recovery.isolation import open_router
+    from chmv_assets.recovery.routes import open_router
     from resources.status import read_status
 
     try:

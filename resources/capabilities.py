@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from chmv_assets.core.batches import Statement
 from chmv_assets.core.capabilities import (
     Capability,
     decode_capability,
@@ -13,6 +12,7 @@ from chmv_assets.core.capabilities import (
     read_tables,
 )
 from chmv_assets.core.names import QName
+from chmv_assets.core.own_tables import Statement
 from resources.clickhouse import Server
 
 

@@ -109,6 +109,17 @@ class Server:
             raise server_error(error) from error
         return [tuple(row) for row in result.result_rows]
 
+    def rows_if_there(
+        self, sql: str, parameters: Mapping[str, Any] | None = None, settings: Mapping[str, Any] | None = None
+    ) -> list[tuple[Any, ...]]:
+        """As `rows`; none if the table or its database does not exist."""
+        try:
+            return self.rows(sql, parameters, settings)
+        except ServerError as error:
+            if error.is_missing:
+                return []
+            raise
+
     def command(
         self, sql: str, parameters: Mapping[str, Any] | None = None, settings: Mapping[str, Any] | None = None
     ) -> str:

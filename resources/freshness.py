@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from chmv_assets.core.batches import Statement
 from chmv_assets.core.freshness import (
     JOURNAL_TABLES,
     Seen,
@@ -19,6 +18,7 @@ from chmv_assets.core.freshness import (
     read_refreshes,
 )
 from chmv_assets.core.names import QName
+from chmv_assets.core.own_tables import Statement
 from resources.clickhouse import Server
 
 

@@ -14,13 +14,12 @@ from chmv_assets.core.names import QName, parse_qname
 from chmv_assets.core.outages import OUTAGES, OutageStatus
 from chmv_assets.core.own_tables import OWN_DATABASE
 from chmv_assets.core.rebuild_journal import REBUILDS
-from chmv_assets.core.recovery import RECOVERIES
-from chmv_assets.core.serving import GUARDS
+from chmv_assets.core.recovery import RECOVERIES, RUNNING_SECONDS
+from chmv_assets.core.serving_journal import GUARDS
 from resources.clickhouse import Server
 
 FAILURES_KEPT = 100  # per view; more failures do not say more
 PART_LOG = QName("system", "part_log")
-RUNNING_SECONDS = 3_600  # a repair that says "running" for longer has died
 CANCELLED = 394
 _NOT_IMPLEMENTED = 48
 _VIEW_ENGINE = "MaterializedView"
@@ -149,16 +148,16 @@ _STATES: dict[QName, str] = {
         "toInt64(ifNull(toUnixTimestamp(last_success_time), 0)), toInt64(0), emptyArrayInt64() FROM system.view_refreshes "
         "WHERE database IN {databases:Array(String)} AND (exception != '' OR status = 'Disabled')"
     ),
-    REBUILDS: (
+    REBUILDS.name: (
         "SELECT 'rebuilding', target, '', '', toInt64(0), toInt64(0), emptyArrayInt64() "
         f"FROM {REBUILDS.sql} FINAL WHERE status = 'running' AND updated_at > now() - INTERVAL {RUNNING_SECONDS} SECOND GROUP BY target"
     ),
-    OUTAGES: (
+    OUTAGES.name: (
         "SELECT 'outage', view, argMax(status, (status != 'closed', opened_ms)), '', "
         "toInt64(argMax(opened_ms, (status != 'closed', opened_ms))), toInt64(max(closed_ms)), emptyArrayInt64() "
         f"FROM {OUTAGES.sql} FINAL GROUP BY view"
     ),
-    RECOVERIES: (
+    RECOVERIES.name: (
         "SELECT 'repairing', subject, '', '', toInt64(0), toInt64(0), emptyArrayInt64() "
         f"FROM {RECOVERIES.sql} FINAL WHERE kind = 'view' AND status = 'running' "
         f"AND updated_at > now() - INTERVAL {RUNNING_SECONDS} SECOND GROUP BY subject"

@@ -18,7 +18,6 @@ from resources.executor import Executor
 
 MARKS = QName(SCRATCH_DATABASE, "scratch_marks")
 EXPIRE_SECONDS = 86_400
-_MISSING = frozenset({60, 81})
 
 
 @dataclass
@@ -42,7 +41,7 @@ class ScratchMarks:
         try:
             return self.executor.server.rows(sql, values)
         except ServerError as error:
-            if error.code not in _MISSING:
+            if not error.is_missing:
                 raise
         self._prepare()
         return []
@@ -64,7 +63,7 @@ class ScratchMarks:
         try:
             self.executor.server.command(sql, values)
         except ServerError as error:
-            if error.code not in _MISSING:
+            if not error.is_missing:
                 raise
             self._prepare()
             self.executor.server.command(sql, values)

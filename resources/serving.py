@@ -8,15 +8,13 @@ Snapshots live on the server that we speak to; on a cluster each node that serve
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from chmv_assets.core.batches import Statement
 from chmv_assets.core.catalog import Catalog
 from chmv_assets.core.errors import LockRefused, RouteRefused, ServerError
 from chmv_assets.core.model import Object
 from chmv_assets.core.names import QName
-from chmv_assets.core.outages import Outage, decode_outage, read_outages
 from chmv_assets.core.rebuild_journal import lease_name
 from chmv_assets.core.serving import (
     ANY_BLOCK,
@@ -25,19 +23,11 @@ from chmv_assets.core.serving import (
     UNGUARDED,
     WHOLE,
     CopyPlan,
-    Guard,
     Held,
-    Route,
-    RouteRecord,
     copy_survived,
-    decode_guard,
-    decode_route,
     is_guarded,
-    is_lost,
     mark_in,
     plan_copy,
-    read_guards,
-    read_routes,
     render_guard_view,
     render_snapshot_view,
     serving_names,
@@ -46,20 +36,23 @@ from chmv_assets.core.serving import (
     snapshot_name,
     snapshot_refusal,
     twin_name,
+)
+from chmv_assets.core.serving_journal import (
+    Guard,
+    Route,
+    RouteRecord,
     write_guards,
     write_route,
 )
 from resources.clickhouse import Server
 from resources.executor import Executor
 from resources.journal import Journal
+from resources.serving_live import Live, fetch_live, fetch_routes
 
 _AT_ONCE = 100  # partitions per statement
 _LEASE_SECONDS = 120.0
-_MISSING = frozenset({60, 81})
 _EMPTIED = frozenset({36, 60, 218, 232, 248})  # the partition or the table went while it was copied
 _NOT_READ = ("MATERIALIZED", "ALIAS", "EPHEMERAL")
-
-Columns = tuple[tuple[str, str, str], ...]  # name, type, default kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,33 +68,6 @@ class SnapshotResult:
     skipped: str = ""  # why nothing was done, or not all
     snapshot_ms: int = 0  # when the snapshot was last complete
     complete: bool = False  # nothing was left out this time
-
-
-@dataclass(frozen=True, slots=True)
-class Live:
-    """What one look at the server and the journal has found."""
-
-    uuids: Mapping[QName, str]
-    marks: Mapping[QName, str]  # comments of views
-    columns: Mapping[QName, Columns]
-    parts: Mapping[QName, dict[str, Held]]
-    guards: Mapping[QName, dict[str, Guard]]
-    routes: Mapping[QName, RouteRecord]
-    outages: Mapping[QName, Outage]  # views with an open outage
-
-    def snapshot_ms(self, target: QName) -> int:
-        whole = self.guards.get(target, {}).get(WHOLE)
-        return whole.copied_ms if whole else 0
-
-    def lost(self, target: QName) -> tuple[str, ...]:
-        """Partitions that readers get from the snapshot."""
-        held, copied, uuid = (
-            self.parts.get(target, {}),
-            self.parts.get(snapshot_name(target), {}),
-            self.uuids.get(target, ""),
-        )
-        guards = self.guards.get(target, {})
-        return tuple(sorted(one for one in copied if is_lost(guards.get(one), held.get(one), uuid)))
 
 
 @dataclass
@@ -128,41 +94,12 @@ class Router:
         return self._names[target]
 
     def look(self, targets: Sequence[Object]) -> Live:
-        """Six queries, whatever the number of targets; tables of the journal that are not there yet count as empty."""
-        names = [one.name for one in targets]
-        tables = [*names, *(snapshot_name(name) for name in names), *(twin_name(name) for name in names)]
-        wanted = {"tables": [(name.database, name.table) for name in tables], "serving": SERVING_DATABASE}
-        made = self.server.rows(
-            "SELECT database, name, toString(uuid), comment FROM system.tables "
-            "WHERE (database, name) IN {tables:Array(Tuple(String, String))} OR database = {serving:String}",
-            wanted,
-        )
-        columns: dict[QName, list[tuple[str, str, str]]] = {}
-        for database, table, name, kind, default in self.server.rows(
-            "SELECT database, table, name, type, default_kind FROM system.columns "
-            "WHERE (database, table) IN {tables:Array(Tuple(String, String))} ORDER BY database, table, position",
-            wanted,
-        ):
-            columns.setdefault(QName(database, table), []).append((str(name), str(kind), str(default)))
-        guards: dict[QName, dict[str, Guard]] = {}
-        for row in self.journal_rows(read_guards(names, self.journal.cluster)):
-            guard = decode_guard(row)
-            guards.setdefault(guard.target, {})[guard.partition_id] = guard
-        found = self.journal_rows(read_outages(self.journal.cluster, statuses=("open", "isolated")))
-        return Live(
-            uuids={QName(database, name): str(uuid) for database, name, uuid, _ in made},
-            marks={QName(database, name): str(comment) for database, name, _, comment in made},
-            columns={name: tuple(listed) for name, listed in columns.items()},
-            parts=self._parts([*names, *(snapshot_name(name) for name in names)]),
-            guards=guards,
-            routes=self.read_routes(),
-            outages={one.view: one for one in map(decode_outage, found)},
-        )
+        """How targets and their snapshots stand now."""
+        return fetch_live(self.server, self.journal.cluster, [one.name for one in targets])
 
     def read_routes(self) -> dict[QName, RouteRecord]:
         """The present route of each target that was ever switched; all others are on the primary."""
-        records = map(decode_route, self.journal_rows(read_routes(self.journal.cluster)))
-        return {record.target: record for record in records}
+        return fetch_routes(self.server, self.journal.cluster)
 
     def ensure(self, targets: Sequence[Object] | None = None, live: Live | None = None) -> tuple[QName, ...]:
         """Make what is missing of databases, snapshots, twins and views; gives the views that were made anew."""
@@ -359,46 +296,6 @@ class Router:
     def _write(self, guards: Sequence[Guard]) -> None:
         for first in range(0, len(guards), 1000):
             self.journal.run(write_guards(guards[first : first + 1000], self.journal.cluster))
-
-    def _parts(self, tables: Sequence[QName]) -> dict[QName, dict[str, Held]]:
-        rows = self.server.rows(
-            "SELECT database, table, partition_id, sum(rows), min(min_block_number), max(max_block_number), "
-            "max(if(data_version = min_block_number, 0, data_version)) FROM system.parts "
-            "WHERE active AND rows > 0 AND (database, table) IN {tables:Array(Tuple(String, String))} GROUP BY database, table, partition_id",
-            {"tables": [(name.database, name.table) for name in tables]},
-        )
-        emptied = self._emptied(tables)
-        found: dict[QName, dict[str, Held]] = {}
-        for database, table, partition_id, count, low, high, version in rows:
-            at = emptied.get((database, table, partition_id), 0)
-            held = Held(int(count), int(low), int(high), int(version), at)
-            found.setdefault(QName(database, table), {})[str(partition_id)] = held
-        return found
-
-    def _emptied(self, tables: Sequence[QName]) -> dict[tuple[str, str, str], int]:
-        """When partitions were emptied last, in ms, as far as the log of parts tells; nothing without one."""
-        try:
-            self.server.command("SYSTEM FLUSH LOGS part_log")
-            rows = self.server.rows(
-                "SELECT database, table, partition_id, max(toUnixTimestamp64Milli(toDateTime64(event_time_microseconds, 3))) "
-                "FROM system.part_log WHERE event_type = 'NewPart' AND rows = 0 AND event_date >= today() - 1 "
-                "AND (database, table) IN {tables:Array(Tuple(String, String))} GROUP BY database, table, partition_id",
-                {"tables": [(name.database, name.table) for name in tables]},
-            )
-        except ServerError as error:
-            if error.code in _MISSING:
-                return {}
-            raise
-        return {(str(database), str(table), str(one)): int(at) for database, table, one, at in rows}
-
-    def journal_rows(self, statement: Statement) -> list[tuple[object, ...]]:
-        """Rows of a journal's table; none if there is no such table yet."""
-        try:
-            return self.server.rows(statement.sql, statement.parameters, statement.settings)
-        except ServerError as error:
-            if error.code in _MISSING:
-                return []
-            raise
 
     def _now_ms(self) -> int:
         return int(self.clock() * 1000)

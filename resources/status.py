@@ -8,18 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from chmv_assets.core.batches import Statement
 from chmv_assets.core.model import Object
 from chmv_assets.core.names import QName, parse_qname
-from chmv_assets.core.own_tables import read_settings
+from chmv_assets.core.own_tables import Statement, read_settings
 from chmv_assets.core.rebuild_plan import find_downstream
-from chmv_assets.core.recovery import RecoveryRecord, decode_recovery, read_recoveries
+from chmv_assets.core.recovery import RUNNING_SECONDS, RecoveryRecord, decode_recovery, read_recoveries
 from chmv_assets.core.serving import Status, TargetFacts, status_of
 from chmv_assets.core.settings import Settings
 from chmv_assets.core.watermarks import WATERMARKS
-from resources.serving import Live, Router
+from resources.serving import Router
+from resources.serving_live import Live, journal_rows
 
-_RUNNING_SECONDS = 3_600.0  # a repair that says "running" for longer has died
 _LAST_REPAIRS = 1_000
 
 
@@ -42,7 +41,7 @@ def read_status(router: Router, settings: Settings) -> list[TargetStatus]:
     now_ms = int(router.clock() * 1000)
     repairs = [
         decode_recovery(row)
-        for row in router.journal_rows(read_recoveries(router.journal.cluster, limit=_LAST_REPAIRS))
+        for row in journal_rows(router.server, read_recoveries(router.journal.cluster, limit=_LAST_REPAIRS))
     ]
     stale = _read_stale(router)
     opened = _opened(router, live, now_ms)
@@ -77,7 +76,7 @@ def _one(
         outages=tuple(outages),
         repairs_running=tuple(
             one.damage for one in mine
-            if one.status == "running" and one.kind != "route" and now_ms - one.started_ms < _RUNNING_SECONDS * 1000
+            if one.status == "running" and one.kind != "route" and now_ms - one.started_ms < RUNNING_SECONDS * 1000
         ),
         stale_seconds=(now_ms - stale[name]) / 1000 if name in stale else None,
     )  # fmt: skip
@@ -106,5 +105,7 @@ def _read_stale(router: Router) -> dict[QName, int]:
         "SELECT target_table, toUnixTimestamp64Milli(min(updated_at)) "
         f"FROM {WATERMARKS.sql} FINAL WHERE status = 'stale' GROUP BY target_table"
     )
-    rows = router.journal_rows(Statement(sql=sql, parameters={}, settings=read_settings(router.journal.cluster)))
+    rows = journal_rows(
+        router.server, Statement(sql=sql, parameters={}, settings=read_settings(router.journal.cluster))
+    )
     return {parse_qname(str(name), router.catalog.default_database): int(str(at)) for name, at in rows}

@@ -1,25 +1,26 @@
 """Telling somebody: runs that failed, views that were isolated and checks that failed → a webhook. Without an address there is no such sensor.
 
-One alert is one JSON document with `event`, `location`, `subject`, `text` (as Slack wants it), `url` and what else is known. One that cannot be sent
-is told in the tick and never fails it: the story is in Dagster anyway. (No `from __future__ import annotations`: Dagster inspects these
+What an alert says is made by `alert_texts`. One that cannot be sent is told in the tick and never fails it: the story is in Dagster anyway. (No `from __future__ import annotations`: Dagster inspects these
 signatures.)
 """
 
-import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
-from urllib.parse import quote
 
 import dagster as dg
 
 from chmv_assets.jobs import RECOVERY_JOB
 from chmv_assets.pipeline import Pipeline
 from chmv_assets.translator import AssetTranslator
-from resources.webhook import alerts_on, send_alert, ui_link
+from resources.webhook import alerts_on, send_alert
+from sensors.alert_texts import Alert, check_alerts, isolation_alerts, run_alert, shorten
+from sensors.cursors import dump_cursor, read_cursor
+from sensors.evaluations import OVERLAP_SECONDS, Evaluated, read_evaluations
+from sensors.recovery_sensor import status_of
 
 RUN_SENSOR, ISOLATION_SENSOR, CHECK_SENSOR = (
     "run_failure_alert_sensor",
@@ -29,16 +30,11 @@ RUN_SENSOR, ISOLATION_SENSOR, CHECK_SENSOR = (
 INTERVAL_SECONDS = 30
 CURSOR_VERSION = 1
 CHECKS_VERSION = 2
-EVENTS_PER_CHECK = 50
-OVERLAP_SECONDS = 60.0
 RUNS_PER_TICK = 200
 LOOK_BACK_SECONDS = (
     3_600.0  # a daemon that was away for longer has missed what was isolated then; `chmv status` shows it
 )
-ALERTS_PER_TICK = 4  # each may take eleven seconds, and a tick has 60; the last one tells of all that are left
-_MAX_CHARACTERS = 500
 
-Alert = dict[str, Any]
 Send = Callable[[Alert], str]
 
 
@@ -54,7 +50,7 @@ def build_alert_sensors(
     """The sensors that alert; none without CHMV_ALERT_URL."""
     if not alerts_on(os.environ if environ is None else environ):
         return []
-    status = dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED
+    status = status_of(running)
     keys = translator or AssetTranslator()
     ours = frozenset(keys.get_asset_key(name) for name in pipeline.catalog.objects)
     return [_run_sensor(status, send), _isolation_sensor(status, send, now), _check_sensor(status, send, ours, now)]
@@ -88,10 +84,7 @@ def _isolation_sensor(status: dg.DefaultSensorStatus, send: Send, now: Callable[
         ended = read_repairs(context.instance, moment - LOOK_BACK_SECONDS)
         fresh = [] if known is None else [run for run in ended if run.run_id not in known]
         isolated = [run for run in fresh if read_status(context.instance, run.run_id) == "isolated"]
-        problems = [problem for run in isolated[:ALERTS_PER_TICK] if (problem := send(isolation_alert(run)))]
-        told = f"{len(fresh)} repair(s) ended, {len(isolated)} isolated a view"
-        if problems:
-            told += f", {len(problems)} alert(s) not sent: {problems[0]}"
+        told = f"{len(fresh)} repair(s) ended, {len(isolated)} isolated a view{_send_all(send, isolation_alerts(isolated))}"
         return dg.SensorResult(skip_reason=dg.SkipReason(told), cursor=dump_seen([run.run_id for run in ended]))
 
     return isolation_alert_sensor
@@ -113,15 +106,19 @@ def load_seen(text: str | None) -> set[str] | None:
     >>> load_seen(dump_seen(["a"])), load_seen("x")
     ({'a'}, None)
     """
-    try:
-        document = json.loads(text or "")
-        return {str(run) for run in document["runs"]} if document["version"] == CURSOR_VERSION else None
-    except (ValueError, KeyError, TypeError):
-        return None
+    return read_cursor(
+        text, CURSOR_VERSION, lambda document: {str(run) for run in document["runs"]}, lambda _note: None
+    )
 
 
 def dump_seen(runs: Sequence[str]) -> str:
-    return json.dumps({"version": CURSOR_VERSION, "runs": sorted(runs)}, separators=(",", ":"))
+    return dump_cursor(CURSOR_VERSION, {"runs": sorted(runs)})
+
+
+def _send_all(send: Send, alerts: Sequence[Alert]) -> str:
+    """Send alerts; gives what to say of those that could not be sent."""
+    problems = [problem for alert in alerts if (problem := send(alert))]
+    return f", {len(problems)} alert(s) not sent: {problems[0]}" if problems else ""
 
 
 def _tell(context: dg.RunFailureSensorContext, send: Send, alert: Alert) -> dg.SkipReason | None:
@@ -136,8 +133,8 @@ def failure_text(context: dg.RunFailureSensorContext) -> str:
     for event in context.get_step_failure_events():
         error = event.step_failure_data.error
         if error is not None:
-            return _short((error.cause or error).message)
-    return _short(context.failure_event.message or "")
+            return shorten((error.cause or error).message)
+    return shorten(context.failure_event.message or "")
 
 
 def read_status(instance: dg.DagsterInstance, run_id: str) -> str:
@@ -148,54 +145,6 @@ def read_status(instance: dg.DagsterInstance, run_id: str) -> str:
         if event is not None and "chmv/status" in event.step_output_data.metadata:
             return str(event.step_output_data.metadata["chmv/status"].value)
     return ""
-
-
-def run_alert(run: dg.DagsterRun, error: str) -> Alert:
-    """A run that failed."""
-    subject = subject_of(run)
-    again = run.tags.get("dagster/will_retry") == "true"
-    name = "the materialization" if run.job_name.startswith("__") else run.job_name
-    text = f"{name} of {subject} failed" if subject != run.job_name else f"{run.job_name} failed"
-    return {
-        **_of_run("run_failure", run, subject),
-        "text": _slack(f"{text}{', it is tried again' if again else ''}: {error}" if error else text),
-        "error": error,
-        "will_retry": again,
-    }
-
-
-def isolation_alert(run: dg.DagsterRun) -> Alert:
-    """A view that was taken out, so that the rest goes on."""
-    subject = subject_of(run)
-    text = f"{subject} is isolated: it cannot be repaired by itself ({run.tags.get('chmv/damage', 'unknown damage')}). Readers are served from the snapshot."
-    return {**_of_run("view_isolated", run, subject), "text": _slack(text)}
-
-
-def _of_run(event: str, run: dg.DagsterRun, subject: str) -> Alert:
-    evidence = {name.partition("/")[2]: value for name, value in run.tags.items() if name.startswith("chmv/")}
-    origin = run.remote_job_origin
-    return {
-        "event": event,
-        "location": origin.repository_origin.code_location_origin.location_name if origin else "",
-        "subject": subject,
-        "url": ui_link(f"/runs/{run.run_id}"),
-        "run_id": run.run_id,
-        "job": run.job_name,
-        "tags": evidence,
-    }
-
-
-def subject_of(run: dg.DagsterRun) -> str:
-    """What a run was about: what a sensor named, the assets, or the job."""
-    for tag in ("chmv/subject", "chmv/source"):
-        if tag in run.tags:
-            return run.tags[tag]
-    chosen = sorted(".".join(key.path) for key in run.asset_selection or ())
-    if chosen:
-        partition = run.tags.get("dagster/partition")
-        named = ", ".join(chosen[:3]) + (f" and {len(chosen) - 3} more" if len(chosen) > 3 else "")
-        return f"{named} {partition}" if partition else named
-    return run.job_name
 
 
 def _check_sensor(
@@ -210,33 +159,18 @@ def _check_sensor(
     def check_failure_alert_sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         cursor = load_checks_cursor(context.cursor)
         known = context.repository_def.asset_graph.asset_check_keys if context.repository_def is not None else ()
-        seen = read_checks(context.instance, [key for key in known if key.asset_key in ours], cursor)
+        keys = [key for key in known if key.asset_key in ours]
+        seen = read_evaluations(context.instance, keys, cursor.at if cursor is not None else 0.0)
         fresh = [one for one in seen if cursor is not None and one.number not in cursor.told]
         failed = [one for one in fresh if not one.evaluation.passed]
         origin = context.code_location_origin
-        problems = [
-            problem
-            for alert in check_alerts(failed, origin.location_name if origin else "")
-            if (problem := send(alert))
-        ]
-        told = f"{len(fresh)} check(s) evaluated, {len(failed)} failed"
-        if problems:
-            told += f", {len(problems)} alert(s) not sent: {problems[0]}"
+        problems = _send_all(send, check_alerts(failed, origin.location_name if origin else ""))
+        told = f"{len(fresh)} check(s) evaluated, {len(failed)} failed{problems}"
         if cursor is None:
             told = "begins here; checks from now on are told"
         return dg.SensorResult(skip_reason=dg.SkipReason(told), cursor=next_checks_cursor(cursor, seen, now()).dump())
 
     return check_failure_alert_sensor
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluated:
-    """One check that was evaluated."""
-
-    number: int
-    at: float
-    run_id: str
-    evaluation: dg.AssetCheckEvaluation
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,27 +181,7 @@ class ChecksCursor:
     told: frozenset[int] = frozenset()
 
     def dump(self) -> str:
-        return json.dumps({"version": CHECKS_VERSION, "at": self.at, "told": sorted(self.told)}, separators=(",", ":"))
-
-
-def read_checks(
-    instance: dg.DagsterInstance, keys: Sequence[dg.AssetCheckKey], cursor: ChecksCursor | None
-) -> list[Evaluated]:
-    """What was evaluated lately, oldest first: one read, and one more for every check that was. (Events by number are not for SQLite.)"""
-    since = cursor.at - OVERLAP_SECONDS if cursor is not None else 0.0
-    found: list[Evaluated] = []
-    for key, latest in instance.event_log_storage.get_latest_asset_check_execution_by_key(keys).items():
-        if latest.event is None or latest.event.timestamp < since:
-            continue
-        for record in instance.event_log_storage.get_asset_check_execution_history(key, limit=EVENTS_PER_CHECK):
-            event = record.event.dagster_event if record.event is not None else None
-            if record.event is None or event is None or event.event_type != dg.DagsterEventType.ASSET_CHECK_EVALUATION:
-                continue  # planned, and not there yet
-            if record.event.timestamp >= since:
-                found.append(
-                    Evaluated(record.id, record.event.timestamp, record.run_id, event.asset_check_evaluation_data)
-                )
-    return sorted(found, key=lambda one: (one.at, one.number))
+        return dump_cursor(CHECKS_VERSION, {"at": self.at, "told": sorted(self.told)})
 
 
 def next_checks_cursor(cursor: ChecksCursor | None, seen: Sequence[Evaluated], now: float) -> ChecksCursor:
@@ -277,62 +191,14 @@ def next_checks_cursor(cursor: ChecksCursor | None, seen: Sequence[Evaluated], n
     return ChecksCursor(end, frozenset(one.number for one in seen if one.at >= end - OVERLAP_SECONDS))
 
 
-def check_alerts(failed: Sequence[Evaluated], location: str) -> list[Alert]:
-    """One alert per failed check; the last one tells of all that are too many."""
-    single = failed if len(failed) <= ALERTS_PER_TICK else failed[: ALERTS_PER_TICK - 1]
-    alerts = [_check_alert(one, location) for one in single]
-    rest = failed[len(single) :]
-    if rest:
-        names = [_check_name(one) for one in rest]
-        text = f"{len(rest)} more checks failed: {', '.join(names[:10])}{', …' if len(names) > 10 else ''}"
-        subject = f"{len(rest)} checks"
-        alerts.append({"event": "check_failure", "location": location, "subject": subject, "text": _slack(text), "url": ui_link("/assets"), "checks": names[:100]})  # fmt: skip
-    return alerts
-
-
-def _check_name(one: Evaluated) -> str:
-    return f"{'.'.join(one.evaluation.asset_key.path)}:{one.evaluation.check_name}"
-
-
-def _check_alert(one: Evaluated, location: str) -> Alert:
-    check = one.evaluation
-    subject = ".".join(check.asset_key.path)
-    why = _short(check.description or "")
-    page = "/".join(quote(part, safe="") for part in check.asset_key.path)
-    return {
-        "event": "check_failure",
-        "location": location,
-        "subject": subject,
-        "text": _slack(f"check {check.check_name} of {subject} failed" + (f": {why}" if why else "")),
-        "url": ui_link(f"/assets/{page}?view=checks&checkDetail={quote(check.check_name, safe='')}"),
-        "check": check.check_name,
-        "severity": check.severity.value,
-        "partition": check.partition,
-        "description": why,
-        "run_id": one.run_id,
-    }
-
-
 def load_checks_cursor(text: str | None) -> ChecksCursor | None:
     """Where to go on; None: not begun, or the cursor cannot be read.
 
     >>> load_checks_cursor(ChecksCursor(7.5, frozenset({1})).dump()), load_checks_cursor("x"), load_checks_cursor(None)
     (ChecksCursor(at=7.5, told=frozenset({1})), None, None)
     """
-    try:
-        document = json.loads(text or "")
-        if document["version"] != CHECKS_VERSION:
-            return None
-        return ChecksCursor(float(document["at"]), frozenset(int(number) for number in document["told"]))
-    except (ValueError, KeyError, TypeError):
-        return None
+    return read_cursor(text, CHECKS_VERSION, _decode_checks, lambda _note: None)
 
 
-def _short(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _MAX_CHARACTERS else line[: _MAX_CHARACTERS - 1] + "…"
-
-
-def _slack(text: str) -> str:
-    """Slack reads `<…>` as a link or a mention."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+def _decode_checks(document: Any) -> ChecksCursor:
+    return ChecksCursor(float(document["at"]), frozenset(int(number) for number in document["told"]))

@@ -65,6 +65,12 @@ def read_ask_attempts(instance: dg.DagsterInstance, asks: Sequence[Ask]) -> Mapp
     return read_attempts(instance, RECOVERY_JOB, ASK_TAG, [ask_digest(ask) for ask in asks])
 
 
+def read_done(instance: dg.DagsterInstance, asks: Sequence[Ask]) -> set[str]:
+    """The keys of those of these asks whose run has succeeded."""
+    attempts = read_ask_attempts(instance, asks)
+    return {ask.key for ask in asks if (tried := attempts.get(ask_digest(ask))) is not None and tried.latest == "done"}
+
+
 def recovery_request(ask: Ask, attempt: int, sensor: str) -> dg.RunRequest:
     """The run that repairs; its tags say who saw what."""
     digest = ask_digest(ask)

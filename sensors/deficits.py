@@ -1,7 +1,6 @@
-"""Reading what the check `target_matches_source` said lately: one read of Dagster's log, one more for every target that was checked since.
+"""What the check `target_matches_source` said lately, as deficits to repair. No query to ClickHouse.
 
-No query to ClickHouse. Evaluations are told apart by their times, and those of the last minute are read again, since clocks differ:
-following them twice gives the same. (Events by number are not for SQLite, where every run numbers its own.)
+Evaluations may be read twice (`evaluations`): following one twice gives the same.
 """
 
 from __future__ import annotations
@@ -13,9 +12,8 @@ import dagster as dg
 
 from chmv_assets.core.deficits import CHECK, DIFFERENT, EQUAL, Compared, Deficit, follow
 from chmv_assets.core.names import QName
+from sensors.evaluations import read_evaluations
 
-OVERLAP_SECONDS = 60.0
-_KEPT = 50  # evaluations of one target that are read at most
 _KEY_PARTS = 2
 
 
@@ -24,18 +22,8 @@ def read_deficits(
 ) -> dict[QName, Deficit]:
     """What is open, after what was evaluated since a moment."""
     keys = [dg.AssetCheckKey(dg.AssetKey([name.database, name.table]), CHECK) for name in targets]
-    found: list[tuple[float, Compared]] = []
-    for key, latest in instance.event_log_storage.get_latest_asset_check_execution_by_key(keys).items():
-        if latest.event is None or latest.event.timestamp < after - OVERLAP_SECONDS:
-            continue
-        for record in instance.event_log_storage.get_asset_check_execution_history(key, limit=_KEPT):
-            event = record.event.dagster_event if record.event is not None else None
-            if record.event is None or event is None or event.event_type != dg.DagsterEventType.ASSET_CHECK_EVALUATION:
-                continue  # planned, and not there yet
-            compared = compared_of(record.id, record.run_id, event.asset_check_evaluation_data)
-            if compared is not None and record.event.timestamp >= after - OVERLAP_SECONDS:
-                found.append((record.event.timestamp, compared))
-    return follow(known, (one for _, one in sorted(found, key=lambda pair: pair[0])))
+    compared = (compared_of(one.number, one.run_id, one.evaluation) for one in read_evaluations(instance, keys, after))
+    return follow(known, (one for one in compared if one is not None))
 
 
 def compared_of(number: int, run_id: str, evaluation: dg.AssetCheckEvaluation) -> Compared | None:

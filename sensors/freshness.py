@@ -1,24 +1,26 @@
 """`freshness_sensor`: targets that are behind for longer than their SLA → readers to the snapshot, and back when they have caught up.
 
-Read (at most three queries), decide (`freshness_verdict`, pure), ask for `recovery_job` runs. A server that does not answer is told and
-changes nothing. (No `from __future__ import annotations`: Dagster inspects these signatures.)
+At most three queries; `freshness_verdict` decides, `recovery_sensor` asks.
 """
 
+from __future__ import annotations
+
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import cache
 
 import dagster as dg
 
 from chmv_assets.core.errors import ChmvError
-from chmv_assets.core.freshness import period_seconds
+from chmv_assets.core.freshness import Seen, period_seconds
 from chmv_assets.core.names import QName
-from chmv_assets.jobs import RECOVERY_JOB
 from chmv_assets.pipeline import Pipeline
-from resources.clickhouse_resource import ClickHouseResource
+from resources.clickhouse import Server
 from resources.freshness import FreshnessReader
 from resources.journal import cluster_from_environment
-from sensors.asking import choose, read_ask_attempts, result_of
-from sensors.freshness_verdict import build_reach, decide, load_cursor
+from sensors.freshness_verdict import Cursor, Reach, build_reach, decide, load_cursor
+from sensors.recovery_sensor import Clock, build_recovery_sensor
+from sensors.verdict import Verdict
 
 NAME = "freshness_sensor"
 
@@ -33,40 +35,32 @@ def refresh_periods(pipeline: Pipeline) -> Mapping[QName, float]:
     return {name: seconds for name, seconds in declared.items() if seconds is not None}
 
 
-def build_freshness_sensor(
-    pipeline: Pipeline, *, running: bool, now: Callable[[], float] = time.time
-) -> dg.SensorDefinition:
+def build_freshness_sensor(pipeline: Pipeline, *, running: bool, now: Clock = time.time) -> dg.SensorDefinition:
     """The sensor over all targets of a pipeline."""
-    reach = build_reach(pipeline.catalog)
-    reader = FreshnessReader(refresh_periods(pipeline))
-    limits = pipeline.settings.limits
 
-    @dg.sensor(
-        name=NAME,
-        job_name=RECOVERY_JOB,
-        minimum_interval_seconds=int(pipeline.settings.limits.sensor_every),
-        default_status=dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED,
-        description="Behind for longer than the SLA → readers go to the snapshot; caught up → back to the primary.",
-    )
-    def freshness_sensor(
-        context: dg.SensorEvaluationContext, clickhouse: ClickHouseResource
-    ) -> dg.SensorResult | dg.SkipReason:
-        moment = now()
+    @cache
+    def graph() -> tuple[Reach, FreshnessReader]:
+        """Worked out by the first tick: a run process that loads the location never needs it."""
+        return build_reach(pipeline.catalog), FreshnessReader(refresh_periods(pipeline))
+
+    def read(server: Server, _cursor: str | None, moment: float) -> Seen:
+        _, reader = graph()
         try:
-            with clickhouse.connect(sensor=NAME) as server:
-                seen = reader.read(server, int(moment * 1000), cluster_from_environment())
-        except ChmvError as error:
+            return reader.read(server, int(moment * 1000), cluster_from_environment())
+        except ChmvError:
             reader.forget()
-            return dg.SkipReason(f"the server could not be asked, nothing is decided: {error}")
-        verdict = decide(
-            seen,
-            load_cursor(context.cursor),
-            reach=reach,
-            policies=pipeline.settings.policy,
-            now_ms=int(moment * 1000),
-        )
-        context.log.info(verdict.told)
-        chosen = choose(verdict.asks, read_ask_attempts(context.instance, verdict.asks), moment, limits)
-        return result_of(chosen, NAME, verdict.told, verdict.cursor.dump())
+            raise
 
-    return freshness_sensor
+    def judge(seen: Seen, context: dg.SensorEvaluationContext, moment: float) -> Verdict[Cursor]:
+        cursor, policies = load_cursor(context.cursor), pipeline.settings.policy
+        return decide(seen, cursor, reach=graph()[0], policies=policies, now_ms=int(moment * 1000))
+
+    return build_recovery_sensor(
+        pipeline,
+        name=NAME,
+        description="Behind for longer than the SLA → readers go to the snapshot; caught up → back to the primary.",
+        running=running,
+        now=now,
+        read=read,
+        judge=judge,
+    )

@@ -10,20 +10,21 @@ incidents that he knew of.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from typing import Any
 
 from chmv_assets.core.catalog import Catalog
 from chmv_assets.core.freshness import Lag, LagKind, Routed, Seen
 from chmv_assets.core.names import QName
-from chmv_assets.core.recovery import Ask
+from chmv_assets.core.recovery import TO_PRIMARY, TO_SNAPSHOT, Ask
 from chmv_assets.core.settings import ObjectPolicy
+from sensors.cursors import dump_cursor, read_cursor
+from sensors.verdict import Verdict
 
 CURSOR_VERSION = 1
 CALM_TICKS = 2  # one tick without a cause may be the moment between two of them
-TO_SNAPSHOT, TO_PRIMARY = "to snapshot", "to primary"
 _TOLD = 8  # targets that are named; the rest is counted
 _IN_PASSING: tuple[LagKind, ...] = ("staged", "refresh")  # part of normal work while it is young
 _NEVER_BEHIND: tuple[LagKind, ...] = ("repair",)  # no reason to leave the primary, but one not to go back to it
@@ -49,40 +50,21 @@ class Cursor:
     note: str = ""
 
     def dump(self) -> str:
-        incidents = {name: [one.since_ms, one.evidence] for name, one in sorted(self.incidents.items())}
-        document = {"version": CURSOR_VERSION, "incidents": incidents, "calm": dict(sorted(self.calm.items()))}
-        return json.dumps(document, separators=(",", ":"))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """What a tick asks for and says."""
-
-    asks: tuple[Ask, ...]
-    cursor: Cursor
-    told: str
+        incidents = {name: [one.since_ms, one.evidence] for name, one in self.incidents.items()}
+        return dump_cursor(CURSOR_VERSION, {"incidents": incidents, "calm": dict(self.calm)})
 
 
 def load_cursor(text: str | None) -> Cursor:
-    """Read a cursor; one that cannot be read, or is of another version, is started afresh and says so.
+    """Read a cursor; one that cannot be used is started afresh and says so."""
+    return read_cursor(text, CURSOR_VERSION, _decode, lambda note: Cursor(note=note))
 
-    >>> load_cursor(None).note, load_cursor("{}").note
-    ('', 'The cursor was not readable and is started afresh.')
-    """
-    if not text:
-        return Cursor()
-    try:
-        document = json.loads(text)
-        if document["version"] != CURSOR_VERSION:
-            found = document["version"]
-            return Cursor(note=f"The cursor has version {found}, not {CURSOR_VERSION}, and is started afresh.")
-        incidents = {
-            str(name): Incident(since_ms=int(since), evidence=str(evidence))
-            for name, (since, evidence) in document["incidents"].items()
-        }
-        return Cursor(incidents=incidents, calm={str(name): int(ticks) for name, ticks in document["calm"].items()})
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return Cursor(note="The cursor was not readable and is started afresh.")
+
+def _decode(document: Any) -> Cursor:
+    incidents = {
+        str(name): Incident(since_ms=int(since), evidence=str(evidence))
+        for name, (since, evidence) in document["incidents"].items()
+    }
+    return Cursor(incidents=incidents, calm={str(name): int(ticks) for name, ticks in document["calm"].items()})
 
 
 def build_reach(catalog: Catalog) -> Reach:
@@ -113,7 +95,7 @@ def build_reach(catalog: Catalog) -> Reach:
     return reach
 
 
-def decide(seen: Seen, cursor: Cursor, *, reach: Reach, policies: Policies, now_ms: int) -> Verdict:
+def decide(seen: Seen, cursor: Cursor, *, reach: Reach, policies: Policies, now_ms: int) -> Verdict[Cursor]:
     """Ask for the routes that have to change."""
     held: dict[QName, list[Lag]] = {}
     for lag in seen.lags:

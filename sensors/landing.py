@@ -18,6 +18,7 @@ from resources.landing_root import resolve_root
 from sensors.asking import read_attempts
 from sensors.attempts import Attempts
 from sensors.landing_verdict import IngestRequest, Present, decide, load_cursor, settle
+from sensors.recovery_sensor import status_of
 
 INTERVAL_SECONDS = 30
 DIGEST_TAG = "chmv/landing_digest"
@@ -51,7 +52,7 @@ def build_landing_sensor(
         name="landing_sensor",
         job_name=INGEST_JOB,
         minimum_interval_seconds=INTERVAL_SECONDS,
-        default_status=dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED,
+        default_status=status_of(running),
         description="New landing files → ingest_job for their source.",
     )
     def landing_sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult:

@@ -9,12 +9,13 @@ is asked for again, less and less often: a file that landed is never forgotten.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from resources.landing_entry import LandingEntry
 from sensors.attempts import LOST_SECONDS, Attempts, retry_after_seconds
+from sensors.cursors import dump_cursor, read_cursor
 
 CURSOR_VERSION = 1
 SETTLE_SECONDS = (
@@ -54,8 +55,8 @@ class Cursor:
     note: str = ""  # why an earlier cursor was not used
 
     def dump(self) -> str:
-        sources = {source: [known.files, known.digest] for source, known in sorted(self.known.items())}
-        return json.dumps({"version": CURSOR_VERSION, "last": self.last, "sources": sources}, separators=(",", ":"))
+        sources = {source: [known.files, known.digest] for source, known in self.known.items()}
+        return dump_cursor(CURSOR_VERSION, {"last": self.last, "sources": sources})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,22 +84,13 @@ class Verdict:
 
 
 def load_cursor(text: str | None) -> Cursor:
-    """Read a cursor; one that cannot be read, or is of another version, is started afresh and says so.
+    """Read a cursor; one that cannot be used is started afresh and says so."""
+    return read_cursor(text, CURSOR_VERSION, _decode, lambda note: Cursor(note=note))
 
-    >>> load_cursor(None).note, load_cursor("[]").note
-    ('', 'The cursor was not readable and is started afresh.')
-    """
-    if not text:
-        return Cursor()
-    try:
-        document = json.loads(text)
-        version = document["version"]
-        if version != CURSOR_VERSION:
-            return Cursor(note=f"The cursor has version {version}, not {CURSOR_VERSION}, and is started afresh.")
-        known = {str(name): Known(int(files), str(digest)) for name, (files, digest) in document["sources"].items()}
-        return Cursor(known=known, last=str(document["last"]))
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return Cursor(note="The cursor was not readable and is started afresh.")
+
+def _decode(document: Any) -> Cursor:
+    known = {str(name): Known(int(files), str(digest)) for name, (files, digest) in document["sources"].items()}
+    return Cursor(known=known, last=str(document["last"]))
 
 
 def settle(source: str, root: str, entries: Sequence[LandingEntry], now: float) -> Present:

@@ -1,9 +1,9 @@
 """`late_data_sensor`: rows came in late → the windows that cannot take them by themselves are rebuilt.
 
-Read (three queries, whatever the number of sources, and Dagster's own runs), decide (`late_data_verdict`, pure), ask. A server that
-does not answer is told, not raised, and the cursor stays where it is. (No `from __future__ import annotations`: Dagster inspects
-these signatures.)
+Three queries, whatever the number of sources; `late_data_verdict` decides, `recovery_sensor` asks.
 """
+
+from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -11,20 +11,22 @@ from functools import cache
 
 import dagster as dg
 
-from chmv_assets.core.errors import ChmvError
 from chmv_assets.core.model import family
 from chmv_assets.core.names import QName
 from chmv_assets.core.windows import Window, periods
-from chmv_assets.jobs import RECOVERY_JOB
 from chmv_assets.pipeline import Pipeline
 from chmv_assets.watermark_moves import reached_targets
-from resources.clickhouse_resource import ClickHouseResource
+from resources.clickhouse import Server
 from resources.journal import cluster_from_environment
-from resources.late_rows import LateSource, read_late_rows
-from sensors.asking import ask_digest, choose, read_ask_attempts, result_of
-from sensors.late_data_verdict import Reached, asked_of, decide, load_cursor, with_root
+from resources.late_rows import LateSeen, LateSource, read_late_rows
+from sensors.asking import read_done
+from sensors.late_data_cursor import Cursor, load_cursor
+from sensors.late_data_verdict import Reached, asked_of, decide, with_root
+from sensors.recovery_sensor import Clock, build_recovery_sensor
+from sensors.verdict import Verdict
 
 NAME = "late_data_sensor"
+_NO_SOURCE = "No source names both `event_time` and `arrival` in chmv.yaml, so late rows cannot be told from others."
 
 
 def late_sources(pipeline: Pipeline) -> tuple[LateSource, ...]:
@@ -93,9 +95,7 @@ def _periods_of(pipeline: Pipeline, target: QName) -> Callable[[Window], Sequenc
     return lambda window: tuple(periods(window, unit, zone, scheme.week_mode))
 
 
-def build_late_data_sensor(
-    pipeline: Pipeline, *, running: bool, now: Callable[[], float] = time.time
-) -> dg.SensorDefinition:
+def build_late_data_sensor(pipeline: Pipeline, *, running: bool, now: Clock = time.time) -> dg.SensorDefinition:
     """The sensor over all sources that say when a row happened and when it arrived."""
 
     @cache
@@ -104,36 +104,26 @@ def build_late_data_sensor(
         sources = late_sources(pipeline)
         return sources, tuple(one for source in sources for one in reached_of(pipeline, source.source))
 
-    @dg.sensor(
-        name=NAME,
-        job_name=RECOVERY_JOB,
-        minimum_interval_seconds=int(pipeline.settings.limits.sensor_every),
-        default_status=dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED,
-        description="Late rows → the touched windows of targets that cannot take them by themselves are rebuilt, newest first.",
-    )
-    def late_data_sensor(
-        context: dg.SensorEvaluationContext, clickhouse: ClickHouseResource
-    ) -> dg.SensorResult | dg.SkipReason:
-        sources, reached = graph()
-        if not sources:
-            return dg.SkipReason(
-                "No source names both `event_time` and `arrival` in chmv.yaml, so late rows cannot be told from others."
-            )
-        moment, limits = now(), pipeline.settings.limits
-        cursor = load_cursor(context.cursor)
-        try:
-            with clickhouse.connect(sensor=NAME) as server:
-                seen = read_late_rows(
-                    server, sources, cursor.fence_us, limits.late_overlap, cluster_from_environment(), behind=cursor.behind
-                )  # fmt: skip
-        except ChmvError as error:
-            return dg.SkipReason(f"The server could not be asked, the next tick reads from the same moment: {error}")
-        earlier = asked_of(cursor)
-        runs = read_ask_attempts(context.instance, earlier)
-        done = {ask.key for ask in earlier if (run := runs.get(ask_digest(ask))) is not None and run.latest == "done"}
-        verdict = decide(seen, reached, cursor, now=moment, limits=limits, done=done)
-        chosen = choose(verdict.asks, read_ask_attempts(context.instance, verdict.asks), moment, limits)
-        context.log.info(verdict.told)
-        return result_of(chosen, NAME, verdict.told, verdict.cursor.dump())
+    def idle() -> str:
+        return "" if graph()[0] else _NO_SOURCE
 
-    return late_data_sensor
+    def read(server: Server, cursor: str | None, _moment: float) -> LateSeen:
+        known, overlap = load_cursor(cursor), pipeline.settings.limits.late_overlap
+        cluster = cluster_from_environment()
+        return read_late_rows(server, graph()[0], known.fence_us, overlap, cluster, behind=known.behind)
+
+    def judge(seen: LateSeen, context: dg.SensorEvaluationContext, moment: float) -> Verdict[Cursor]:
+        cursor = load_cursor(context.cursor)
+        done = read_done(context.instance, asked_of(cursor))
+        return decide(seen, graph()[1], cursor, now=moment, limits=pipeline.settings.limits, done=done)
+
+    return build_recovery_sensor(
+        pipeline,
+        name=NAME,
+        description="Late rows → the touched windows of targets that cannot take them by themselves are rebuilt, newest first.",
+        running=running,
+        now=now,
+        read=read,
+        judge=judge,
+        idle=idle,
+    )

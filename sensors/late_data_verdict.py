@@ -11,26 +11,22 @@ their last arrival are remembered.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
-from typing import Literal
 
 from chmv_assets.core.model import ViewClass
-from chmv_assets.core.names import QName, parse_qname
+from chmv_assets.core.names import QName
 from chmv_assets.core.recovery import Ask
 from chmv_assets.core.thresholds import Limits
-from chmv_assets.core.watermarks import from_micros, micros
+from chmv_assets.core.watermarks import micros
 from chmv_assets.core.windows import Window
 from resources.late_rows import LateHour, LateMark, LateSeen
+from sensors.late_data_cursor import Cursor, Damage, Flight, Key, Waiting
+from sensors.verdict import Verdict
 
-CURSOR_VERSION = 1
-Damage = Literal["late rows", "reopen"]
 HOUR = timedelta(hours=1)
 _REOPENED_AT_ONCE = 500  # windows in one ask: opening one is a row in the journal
-Key = tuple[QName, Damage, Window]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,140 +42,6 @@ class Reached:
     periods: Callable[[Window], Sequence[Window]] = field(default=lambda window: (window,), compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """A window to repair: the arrival of the last late row in it, and when it was noticed."""
-
-    latest_us: int
-    detected_ms: int
-    rows: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Flight:
-    """What was asked for in one run that has not succeeded yet; newest window first."""
-
-    subject: QName
-    damage: Damage
-    windows: tuple[tuple[Window, int], ...]  # with the arrival of its last late row
-    detected_ms: int
-    rows: int = 0
-
-    def ask(self) -> Ask:
-        latest = max(arrival for _, arrival in self.windows)
-        text = " ".join(f"{window}@{arrival}" for window, arrival in self.windows)
-        digest = hashlib.sha256(text.encode()).hexdigest()[:12]
-        newest = self.windows[0][0]
-        return Ask(
-            kind="late",
-            subject=self.subject,
-            damage=self.damage,
-            evidence=f"{len(self.windows)} window(s) to {newest.end.isoformat()}, last arrival {latest}, {digest}",
-            windows=tuple(window for window, _ in self.windows),
-            detected_ms=self.detected_ms,
-            seen={
-                "windows": str(len(self.windows)),
-                "late rows": str(self.rows) if self.rows else "known from the watermarks",
-                "latest arrival": from_micros(latest).isoformat(),
-            },
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cursor:
-    """How far arrivals are read, what waits, what is asked for."""
-
-    fence_us: int | None = None
-    behind: Mapping[QName, int] = field(
-        default_factory=dict
-    )  # sources that are not read up to it, with how far they are
-    tail: Mapping[tuple[QName, int], tuple[int, int]] = field(default_factory=dict)  # source, hour → rows, last arrival
-    pending: Mapping[Key, Waiting] = field(default_factory=dict)
-    flights: tuple[Flight, ...] = ()
-    rested: Mapping[Key, float] = field(default_factory=dict)  # when a window was asked for last, for a while
-    settled: Mapping[Key, int] = field(default_factory=dict)  # stale windows whose repair is done for this arrival
-    note: str = ""
-
-    def dump(self) -> str:
-        document = {
-            "version": CURSOR_VERSION,
-            "fence": self.fence_us,
-            "behind": {str(name): at for name, at in sorted(self.behind.items())},
-            "tail": [[str(name), hour, *seen] for (name, hour), seen in sorted(self.tail.items())],
-            "pending": [[*_packed(key), one.latest_us, one.detected_ms, one.rows] for key, one in sorted(self.pending.items())],
-            "flights": [
-                [str(one.subject), one.damage, [[*_span(window), at] for window, at in one.windows], one.detected_ms, one.rows]
-                for one in self.flights
-            ],
-            "rested": [[*_packed(key), at] for key, at in sorted(self.rested.items())],
-            "settled": [[*_packed(key), at] for key, at in sorted(self.settled.items())],
-        }  # fmt: skip
-        return json.dumps(document, separators=(",", ":"))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """What a tick asks for and says."""
-
-    asks: tuple[Ask, ...]
-    cursor: Cursor
-    told: str
-
-
-def _span(window: Window) -> tuple[int, int]:
-    return int(window.start.timestamp()), int(window.end.timestamp())
-
-
-def _packed(key: Key) -> tuple[str, str, int, int]:
-    subject, damage, window = key
-    return (str(subject), damage, *_span(window))
-
-
-def _window(start: int, end: int) -> Window:
-    return Window(from_micros(int(start) * 1_000_000), from_micros(int(end) * 1_000_000))
-
-
-def _key(subject: str, damage: Damage, start: int, end: int) -> Key:
-    return parse_qname(str(subject), ""), damage, _window(start, end)
-
-
-def load_cursor(text: str | None) -> Cursor:
-    """Read a cursor; one that cannot be read, or is of another version, is started afresh and says so.
-
-    >>> load_cursor(None).note, load_cursor("[]").note
-    ('', 'The cursor was not readable and is started afresh: rows that came before are not looked at.')
-    """
-    if not text:
-        return Cursor()
-    try:
-        document = json.loads(text)
-        if (version := document["version"]) != CURSOR_VERSION:
-            note = f"The cursor has version {version}, not {CURSOR_VERSION}, and is started afresh: rows that came before are not looked at."
-            return Cursor(note=note)
-        return Cursor(
-            fence_us=None if document["fence"] is None else int(document["fence"]),
-            behind={parse_qname(str(name), ""): int(at) for name, at in document.get("behind", {}).items()},
-            tail={(parse_qname(str(name), ""), int(hour)): (int(rows), int(at)) for name, hour, rows, at in document["tail"]},
-            pending={
-                _key(subject, damage, start, end): Waiting(int(latest), int(detected), int(rows))
-                for subject, damage, start, end, latest, detected, rows in document["pending"]
-            },
-            flights=tuple(
-                Flight(
-                    subject=parse_qname(str(subject), ""), damage=damage, detected_ms=int(detected), rows=int(rows),
-                    windows=tuple((_window(start, end), int(at)) for start, end, at in windows),
-                )
-                for subject, damage, windows, detected, rows in document["flights"]
-            ),
-            rested={_key(*head): float(at) for *head, at in document["rested"]},
-            settled={_key(*head): int(at) for *head, at in document["settled"]},
-        )  # fmt: skip
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return Cursor(
-            note="The cursor was not readable and is started afresh: rows that came before are not looked at."
-        )
-
-
 def asked_of(cursor: Cursor) -> tuple[Ask, ...]:
     """What earlier ticks asked for and is not known to be done."""
     return tuple(flight.ask() for flight in cursor.flights)
@@ -193,7 +55,7 @@ def decide(
     now: float,
     limits: Limits,
     done: Collection[str] = (),
-) -> Verdict:
+) -> Verdict[Cursor]:
     """What to repair now, what waits; `done` has the keys of asks (`asked_of`) whose run has succeeded."""
     landed = [flight for flight in cursor.flights if flight.ask().key in done]
     flights = [flight for flight in cursor.flights if flight.ask().key not in done]

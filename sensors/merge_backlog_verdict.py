@@ -12,15 +12,17 @@ daemons with one cursor ask for the same one. Whether a source is diverted is in
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from chmv_assets.core.diversions import Diversion
 from chmv_assets.core.names import QName, parse_qname
 from chmv_assets.core.recovery import Ask
 from chmv_assets.core.thresholds import Limits, in_peak
 from resources.backlog import Backlog, Fullest
+from sensors.cursors import dump_cursor, read_cursor
+from sensors.verdict import Verdict
 
 CURSOR_VERSION = 1
 CALM, SLOW, OPTIMIZE, DIVERT = range(4)
@@ -59,19 +61,9 @@ class Cursor:
 
     def dump(self) -> str:
         rows = {
-            str(name): [one.partition_id, one.parts, one.at, one.tier, one.round]
-            for name, one in sorted(self.tables.items())
+            str(name): [one.partition_id, one.parts, one.at, one.tier, one.round] for name, one in self.tables.items()
         }
-        return json.dumps({"version": CURSOR_VERSION, "tables": rows}, separators=(",", ":"))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """What a tick asks for and says."""
-
-    asks: tuple[Ask, ...]
-    cursor: Cursor
-    told: str
+        return dump_cursor(CURSOR_VERSION, {"tables": rows})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,21 +83,12 @@ class Judged:
 
 
 def load_cursor(text: str | None) -> Cursor:
-    """Read a cursor; one that cannot be read, or is of another version, is started afresh and says so.
+    """Read a cursor; one that cannot be used is started afresh and says so."""
+    return read_cursor(text, CURSOR_VERSION, _decode, lambda note: Cursor(note=note))
 
-    >>> load_cursor(None).note, load_cursor("[]").note
-    ('', 'The cursor was not readable and is started afresh.')
-    """
-    if not text:
-        return Cursor()
-    try:
-        document = json.loads(text)
-        if (version := document["version"]) != CURSOR_VERSION:
-            return Cursor(note=f"The cursor has version {version}, not {CURSOR_VERSION}, and is started afresh.")
-        rows = document["tables"].items()
-        return Cursor(tables={parse_qname(str(name), ""): _known(row) for name, row in rows})
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return Cursor(note="The cursor was not readable and is started afresh.")
+
+def _decode(document: Any) -> Cursor:
+    return Cursor(tables={parse_qname(str(name), ""): _known(row) for name, row in document["tables"].items()})
 
 
 def _known(row: Sequence[object]) -> Known:
@@ -131,7 +114,7 @@ def decide(
     limits: Limits,
     zone: str,
     done: Collection[str] = (),
-) -> Verdict:
+) -> Verdict[Cursor]:
     """What to do about every source; `done` has the keys of asks (`asked_of`) whose repair succeeded."""
     judged = {name: judge(one, cursor.tables.get(name), now, limits) for name, one in seen.fullest.items()}
     known = {name: _note(one, cursor.tables.get(name), now, done) for name, one in judged.items()}

@@ -14,6 +14,7 @@ import dagster as dg
 from chmv_assets.pipeline import Pipeline
 from resources.processes import is_running, this_host
 from sensors.reaper_verdict import StartedRun, decide, load_cursor
+from sensors.recovery_sensor import status_of
 
 NAME = "reaper_sensor"
 INTERVAL_SECONDS = 30
@@ -35,7 +36,7 @@ def build_reaper_sensor(
     @dg.sensor(
         name=NAME,
         minimum_interval_seconds=INTERVAL_SECONDS,
-        default_status=dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED,
+        default_status=status_of(running),
         description=f"Runs that lost their process (of {pipeline.ddl_dir.name}, on this host) → failed, so that they are retried.",
     )
     def reaper_sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult:

@@ -6,9 +6,11 @@ everything: then it was started beside this very sensor. Of any other run nothin
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+from sensors.cursors import dump_cursor, read_cursor
 
 CURSOR_VERSION = 1
 TICKS = 2  # a run whose process has just ended may be writing its last event
@@ -33,8 +35,7 @@ class Cursor:
     dead: Mapping[str, int] = field(default_factory=dict)  # run → ticks in a row
 
     def dump(self) -> str:
-        document = {"version": CURSOR_VERSION, "host": self.host, "dead": dict(sorted(self.dead.items()))}
-        return json.dumps(document, separators=(",", ":"))
+        return dump_cursor(CURSOR_VERSION, {"host": self.host, "dead": dict(self.dead)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,14 +53,13 @@ def load_cursor(text: str | None, host: str) -> Cursor:
     >>> load_cursor(Cursor(host="a", dead={"r": 1}).dump(), "b").dead
     {}
     """
-    try:
-        document = json.loads(text or "")
-        if document["version"] != CURSOR_VERSION or document["host"] != host:
-            return Cursor(host=host)
+    fresh = Cursor(host=host)
+
+    def decode(document: Any) -> Cursor:
         dead = {str(run): int(ticks) for run, ticks in document["dead"].items()}
-        return Cursor(host=host, dead=dead)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return Cursor(host=host)
+        return Cursor(host=host, dead=dead) if document["host"] == host else fresh
+
+    return read_cursor(text, CURSOR_VERSION, decode, lambda _note: fresh)
 
 
 def decide(runs: Sequence[StartedRun], cursor: Cursor) -> Verdict:

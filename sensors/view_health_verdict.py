@@ -13,17 +13,16 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from chmv_assets.core.catalog import Catalog
 from chmv_assets.core.deficits import Deficit
-from chmv_assets.core.model import VIEW_KINDS
-from chmv_assets.core.names import QName, parse_qname
+from chmv_assets.core.names import QName
 from chmv_assets.core.recovery import Ask
-from chmv_assets.core.settings import Settings
 from chmv_assets.core.thresholds import Limits
 from chmv_assets.core.windows import Window
 from resources.health import Failures, Health
+from sensors.verdict import Verdict
+from sensors.view_health_cursor import Cursor
+from sensors.view_health_watch import Watch, WatchedView
 
-CURSOR_VERSION = 1
 QUIET_MS = 300_000  # inserts that failed and were not followed by others: nobody tries again, their rows are missing
 PROBE_CAP_SECONDS = 3_600.0
 LOOK_BACK_MS = 3_600_000  # for failures; a mark in the cursor keeps what is older
@@ -35,65 +34,6 @@ ORDER = (
 STRUCTURAL = frozenset({"target dropped", "dropped", "detached", "unhooked", "changed"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatchedView:
-    """One declared view."""
-
-    name: QName
-    target: QName | None
-    trigger: QName | None  # whose hook is looked at; None: it has none, or it is a hidden table
-    refreshable: bool
-    repairs: bool  # whether it is repaired by itself
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Watch:
-    """What the sensor looks at; made once per declaration."""
-
-    views: tuple[WatchedView, ...]
-    targets: Mapping[QName, bool]  # stored, declared targets, and whether each is repaired by itself
-    expiring: frozenset[QName]  # targets with a TTL: their partitions go away by themselves
-    databases: tuple[str, ...]
-    declared: str  # changes with every edit of a declaration
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cursor:
-    """What earlier ticks saw."""
-
-    declared: str = ""
-    at_ms: int = 0  # when all that is not listed below was right
-    unseen: frozenset[str] = frozenset()  # never seen right under this declaration
-    wrong: Mapping[str, int] = field(default_factory=dict)  # name → when it was right last
-    failing: Mapping[str, int] = field(default_factory=dict)  # view → its first failure that is not repaired
-    probes: Mapping[str, tuple[int, int]] = field(
-        default_factory=dict
-    )  # isolated view → probes so far, when the next is due
-    checked: float = 0.0  # when Dagster was last asked for comparisons, in seconds
-    deficits: Mapping[QName, Deficit] = field(
-        default_factory=dict
-    )  # what the comparison found wrong, until it finds it right
-    note: str = ""
-
-    def dump(self) -> str:
-        document = {
-            "version": CURSOR_VERSION, "declared": self.declared, "at": self.at_ms, "unseen": sorted(self.unseen),
-            "wrong": dict(self.wrong), "failing": dict(self.failing), "probes": {name: list(one) for name, one in self.probes.items()},
-            "checked": self.checked,
-            "deficits": {str(name): [one.number, one.run_id, list(one.windows)] for name, one in self.deficits.items()},
-        }  # fmt: skip
-        return json.dumps(document, separators=(",", ":"), sort_keys=True)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """What a tick asks for and says."""
-
-    asks: tuple[Ask, ...]
-    cursor: Cursor
-    told: str
-
-
 @dataclass(frozen=True, slots=True)
 class _Damage:
     subject: QName
@@ -102,76 +42,9 @@ class _Damage:
     detail: str = ""
 
 
-def watch(catalog: Catalog, settings: Settings) -> Watch:
-    """Everything that can be damaged."""
-    views: list[WatchedView] = []
-    targets: dict[QName, bool] = {}
-    digest = hashlib.sha256()
-    for made in sorted(catalog.objects.values(), key=lambda made: made.name):
-        if made.kind not in VIEW_KINDS:
-            continue
-        trigger = catalog.trigger_of(made.name) if made.kind == "materialized_view" else None
-        hidden = trigger is not None and catalog.objects[trigger].kind == "inner_table"
-        target = catalog.objects.get(made.target) if made.target else None
-        repairs = settings.policy(made.name).recovery != "off"
-        if target is not None:
-            repairs = repairs and settings.policy(target.name).recovery != "off"
-            if target.kind == "table":
-                targets[target.name] = settings.policy(target.name).recovery != "off"
-                digest.update(f"{target.name}\0{target.digest}\n".encode())
-        digest.update(f"{made.name}\0{made.digest}\n".encode())
-        views.append(
-            WatchedView(
-                name=made.name, target=made.target, trigger=None if hidden else trigger,
-                refreshable=made.kind == "refreshable_view", repairs=repairs,
-            )
-        )  # fmt: skip
-    names = [*targets, *(view.name for view in views), *(view.trigger for view in views if view.trigger)]
-    return Watch(
-        views=tuple(views),
-        targets=targets,
-        expiring=frozenset(name for name in targets if catalog.objects[name].ttl),
-        databases=tuple(sorted({name.database for name in names})),
-        declared=digest.hexdigest()[:16],
-    )
-
-
-def load_cursor(text: str | None) -> Cursor:
-    """Read a cursor; one that cannot be read, or is of another version, is started afresh and says so.
-
-    >>> load_cursor(None).note, load_cursor("[]").note
-    ('', 'The cursor was not readable and is started afresh.')
-    """
-    if not text:
-        return Cursor()
-    try:
-        document = json.loads(text)
-        if document["version"] != CURSOR_VERSION:
-            return Cursor(
-                note=f"The cursor has version {document['version']}, not {CURSOR_VERSION}, and is started afresh."
-            )
-        return Cursor(
-            declared=str(document["declared"]),
-            at_ms=int(document["at"]),
-            unseen=frozenset(str(name) for name in document["unseen"]),
-            wrong={str(name): int(at) for name, at in document["wrong"].items()},
-            failing={str(name): int(at) for name, at in document["failing"].items()},
-            probes={str(name): (int(count), int(due)) for name, (count, due) in document["probes"].items()},
-            checked=float(document.get("checked") or 0),
-            deficits={
-                parse_qname(name, "default"): Deficit(
-                    number=int(number), run_id=str(run), windows=tuple(map(str, windows))
-                )
-                for name, (number, run, windows) in document.get("deficits", {}).items()
-            },
-        )
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return Cursor(note="The cursor was not readable and is started afresh.")
-
-
 def decide(
     watched: Watch, health: Health, changed: Mapping[QName, Sequence[str]], cursor: Cursor, limits: Limits
-) -> Verdict:
+) -> Verdict[Cursor]:
     """Name the damages and ask for their repair; `changed` are views whose live text differs from the declared one."""
     tick = _Tick(watched, health, changed, cursor, limits)
     tick.look()

@@ -20,18 +20,17 @@ from chmv_assets.core.batches import (
     TASK_COLUMN,
     BatchRecord,
     Slice,
-    Statement,
     count_staged,
     decode_batch,
     plan_commit,
     read_batch,
-    render_create_batches,
     staging_name,
     write_batch,
 )
 from chmv_assets.core.errors import ChmvError, WriteRefused
 from chmv_assets.core.journal_schema import render_foundation
 from chmv_assets.core.names import QName
+from chmv_assets.core.own_tables import Statement
 from chmv_assets.process_identity import VERSIONS
 from spark_jobs.connection import Retry, fetch_rows, plain, run_retrying, run_statement
 from spark_jobs.tables import fetch_columns
@@ -42,7 +41,7 @@ _JOURNAL_WINDOW = 10_000
 
 def prepare_journal(client: Client, cluster: str = "") -> None:
     """Create the table of batches where it is missing, and let it refuse a second move from the same row."""
-    for sql in (*render_foundation(cluster), render_create_batches(cluster)):
+    for sql in (*render_foundation(cluster), BATCHES.render_create(cluster)):
         run_statement(client, plain(sql))
     if not cluster:
         ready = fetch_rows(
@@ -50,8 +49,8 @@ def prepare_journal(client: Client, cluster: str = "") -> None:
             plain(
                 "SELECT position(engine_full, 'non_replicated_deduplication_window') FROM system.tables "
                 "WHERE database = {database:String} AND name = {table:String}",
-                database=BATCHES.database,
-                table=BATCHES.table,
+                database=BATCHES.name.database,
+                table=BATCHES.name.table,
             ),
         )
         if not ready[0][0]:

@@ -19,9 +19,9 @@ from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError
 from urllib3.exceptions import HTTPError
 
-from chmv_assets.core.batches import Statement
 from chmv_assets.core.errors import ServerError, WriteRefused
 from chmv_assets.core.names import QName, parse_qname
+from chmv_assets.core.own_tables import Statement
 from chmv_assets.core.retry import backoff_seconds, client_timeout_seconds, decide_retry
 from chmv_assets.core.server_errors import parse_server_error
 

@@ -14,9 +14,16 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from chmv_assets.core.names import QName, parse_qname, quote_identifier, quote_string
-from chmv_assets.core.own_tables import OWN_DATABASE, read_settings, render_own_table, write_settings
+from chmv_assets.core.own_tables import OWN_DATABASE, OwnTable, Statement, read_settings
 
-BATCHES = QName(OWN_DATABASE, "batches")
+BATCHES = OwnTable(
+    name=QName(OWN_DATABASE, "batches"),
+    key=("source", "batch_id"),
+    columns={
+        "batch_id": "String", "source": "String", "status": "LowCardinality(String)", "slices": "String", "rows": "UInt64",
+        "detail": "String", "owner": "String",
+    },
+)  # fmt: skip
 BatchStatus = Literal["planned", "staged", "committed", "failed"]
 TASK_COLUMN = "_chmv_task"
 ATTEMPT_COLUMN = "_chmv_attempt"
@@ -52,15 +59,6 @@ class Slice:
     task: int
     attempt: str
     rows: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Statement:
-    """One statement with its bound values and settings."""
-
-    sql: str
-    parameters: Mapping[str, Any]
-    settings: Mapping[str, Any]
 
 
 def batch_id(source: QName, parts: Iterable[str]) -> str:
@@ -133,7 +131,6 @@ def decode_slices(text: str) -> tuple[Slice, ...]:
     return tuple(Slice(int(task), str(attempt), int(rows)) for task, attempt, rows in json.loads(text or "[]"))
 
 
-_RECORD_COLUMNS = "batch_id, source, status, slices, rows, detail, owner, version"
 # A batch only ever moves along these; a failed one may be tried again under the same id, a committed one is done.
 _NEXT: Mapping[BatchStatus, tuple[BatchStatus, ...]] = {
     "planned": ("planned", "staged", "failed"),
@@ -166,31 +163,17 @@ def may_follow(before: BatchStatus | None, after: BatchStatus) -> bool:
     return after in ("planned", "staged") if before is None else after in _NEXT[before]
 
 
-def render_create_batches(cluster: str = "") -> str:
-    """The journal's table of batches."""
-    columns = (
-        "batch_id String", "source String", "status LowCardinality(String)", "slices String", "rows UInt64",
-        "detail String", "owner String", "version UInt64", "updated_at DateTime64(6, 'UTC') DEFAULT now64(6, 'UTC')",
-    )  # fmt: skip
-    return render_own_table(BATCHES, columns, ("source", "batch_id"), cluster)
-
-
 def write_batch(record: BatchRecord, cluster: str = "", *, follows: int | None = None) -> Statement:
     """Note a batch; the row of the highest version counts.
 
     With `follows`, the version of the row that was read before (0: there was none), it is a compare-and-set: of all who
     follow the same row the first one's insert counts and the others' are dropped without a word; read again who it was.
     """
-    sql = (
-        f"INSERT INTO {BATCHES.sql} ({_RECORD_COLUMNS}) SELECT {{batch:String}}, {{source:String}}, {{status:String}}, "
-        "{slices:String}, {rows:UInt64}, {detail:String}, {owner:String}, {version:UInt64}"
-    )
-    values = {
-        "batch": record.batch, "source": str(record.source), "status": record.status, "rows": record.rows,
-        "slices": encode_slices(record.slices), "detail": record.detail, "owner": record.owner, "version": record.version,
-    }  # fmt: skip
-    guard = {} if follows is None else _guard(record, follows)
-    return Statement(sql=sql, parameters=values, settings={**write_settings(cluster), **guard})
+    values = (
+        record.batch, str(record.source), record.status, encode_slices(record.slices), record.rows, record.detail, record.owner,
+        record.version,
+    )  # fmt: skip
+    return BATCHES.render_insert(values, cluster, {} if follows is None else _guard(record, follows))
 
 
 def _guard(record: BatchRecord, follows: int) -> Mapping[str, Any]:
@@ -203,7 +186,7 @@ def _guard(record: BatchRecord, follows: int) -> Mapping[str, Any]:
 
 def read_batch(source: QName, batch: str, cluster: str = "") -> Statement:
     """The present row of one batch, if there is any."""
-    sql = f"SELECT {_RECORD_COLUMNS} FROM {BATCHES.sql} FINAL WHERE source = {{source:String}} AND batch_id = {{batch:String}}"
+    sql = f"SELECT {BATCHES.selected} FROM {BATCHES.sql} FINAL WHERE source = {{source:String}} AND batch_id = {{batch:String}}"
     return Statement(sql=sql, parameters={"source": str(source), "batch": batch}, settings=read_settings(cluster))
 
 
@@ -214,7 +197,7 @@ def read_batches(
     asked = {"source": str(source) if source else None, "status": status}
     given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
     where = " AND ".join(f"{name} = {{{name}:String}}" for name in given)
-    sql = f"SELECT {_RECORD_COLUMNS} FROM {BATCHES.sql} FINAL" + (f" WHERE {where}" if where else "")
+    sql = f"SELECT {BATCHES.selected} FROM {BATCHES.sql} FINAL" + (f" WHERE {where}" if where else "")
     sql += " ORDER BY updated_at DESC, batch_id"
     if limit is not None:
         sql, given = f"{sql} LIMIT {{limit:UInt64}}", {**given, "limit": limit}

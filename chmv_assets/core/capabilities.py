@@ -11,10 +11,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from chmv_assets.core.batches import COMMIT_SETTINGS, Statement
+from chmv_assets.core.batches import COMMIT_SETTINGS
 from chmv_assets.core.errors import IngestRefused
 from chmv_assets.core.model import family
 from chmv_assets.core.names import QName
+from chmv_assets.core.own_tables import Statement
 
 Strategy = Literal["token_slices", "refuse"]
 

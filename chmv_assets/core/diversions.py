@@ -12,13 +12,21 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from chmv_assets.core.batches import Statement
 from chmv_assets.core.names import QName, parse_qname
-from chmv_assets.core.own_tables import OWN_DATABASE, read_settings, render_own_table, write_settings
+from chmv_assets.core.own_tables import OWN_DATABASE, OwnTable, Statement, read_settings
 
-DIVERSIONS = QName(OWN_DATABASE, "diversions")
+DIVERSIONS = OwnTable(
+    name=QName(OWN_DATABASE, "diversions"),
+    key=("source",),
+    columns={
+        "source": "String",
+        "status": "LowCardinality(String)",
+        "reason": "String",
+        "since_ms": "Int64",
+        "owner": "String",
+    },
+)
 DiversionStatus = Literal["diverted", "draining", "clear"]
-_COLUMNS = "source, status, reason, since_ms, owner, version"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,32 +55,18 @@ def holds_commits(found: Diversion | None) -> bool:
     return found is not None and found.holds
 
 
-def render_create_diversions(cluster: str = "") -> str:
-    """The journal's table of diversions."""
-    columns = (
-        "source String", "status LowCardinality(String)", "reason String", "since_ms Int64", "owner String", "version UInt64",
-        "updated_at DateTime64(6, 'UTC') DEFAULT now64(6, 'UTC')",
-    )  # fmt: skip
-    return render_own_table(DIVERSIONS, columns, ("source",), cluster)
-
-
 def write_diversion(diversion: Diversion, cluster: str = "") -> Statement:
     """Note how a source stands; the row of the highest version counts."""
-    sql = (
-        f"INSERT INTO {DIVERSIONS.sql} ({_COLUMNS}) SELECT {{source:String}}, {{status:String}}, {{reason:String}}, "
-        "{since:Int64}, {owner:String}, {version:UInt64}"
-    )
-    values: dict[str, Any] = {
-        "source": str(diversion.source), "status": diversion.status, "reason": diversion.reason, "since": diversion.since_ms,
-        "owner": diversion.owner, "version": diversion.version,
-    }  # fmt: skip
-    return Statement(sql=sql, parameters=values, settings=write_settings(cluster))
+    values = (
+        str(diversion.source), diversion.status, diversion.reason, diversion.since_ms, diversion.owner, diversion.version,
+    )  # fmt: skip
+    return DIVERSIONS.render_insert(values, cluster)
 
 
 def read_diversions(cluster: str = "", sources: Iterable[QName] = ()) -> Statement:
     """How sources stand, all or some of them; one that was never diverted is not in the answer."""
     sql = (
-        f"SELECT {_COLUMNS} FROM {DIVERSIONS.sql} FINAL "
+        f"SELECT {DIVERSIONS.selected} FROM {DIVERSIONS.sql} FINAL "
         "WHERE empty({sources:Array(String)}) OR has({sources:Array(String)}, source) ORDER BY source"
     )
     names = [str(source) for source in sources]

@@ -30,6 +30,8 @@ from collections.abc import Iterable, Sequence
 
 from chmv_assets.core.model import Finding
 
+_MISSING = frozenset({60, 81})  # UNKNOWN_TABLE, UNKNOWN_DATABASE
+
 
 class ChmvError(Exception):
     """Base of all errors that are meant to be read by a person."""
@@ -70,6 +72,11 @@ class ServerError(ChmvError):
         label = f" (code {code} {code_name}".rstrip() + ")" if code is not None else ""
         tail = f" [query_id {query_id}]" if query_id else ""
         super().__init__(f"{message}{label}{tail}")
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether a table or a database was asked for that is not there."""
+        return self.code in _MISSING
 
 
 class RebuildRefused(ChmvError):

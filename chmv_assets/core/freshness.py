@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, Literal
 
-from chmv_assets.core.batches import Statement
 from chmv_assets.core.names import QName, parse_qname
-from chmv_assets.core.own_tables import OWN_DATABASE, read_settings
+from chmv_assets.core.own_tables import OWN_DATABASE, Statement, read_settings
 from chmv_assets.core.system_tables import system_table
 from chmv_assets.core.versions import split_version
 

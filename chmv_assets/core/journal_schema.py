@@ -9,15 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from chmv_assets.core.batches import Statement, render_create_batches
-from chmv_assets.core.diversions import render_create_diversions
+from chmv_assets.core.batches import BATCHES
+from chmv_assets.core.diversions import DIVERSIONS
 from chmv_assets.core.manifest import render_create_landing_files, render_create_quarantine
 from chmv_assets.core.names import QName, quote_identifier
-from chmv_assets.core.outages import render_create_outages
-from chmv_assets.core.own_tables import OWN_DATABASE, on_cluster, read_settings, render_own_table, write_settings
-from chmv_assets.core.rebuild_journal import render_create_rebuilds
-from chmv_assets.core.recovery import render_create_recoveries
-from chmv_assets.core.serving import render_create_guards, render_create_routes
+from chmv_assets.core.outages import OUTAGES
+from chmv_assets.core.own_tables import (
+    OWN_DATABASE,
+    Statement,
+    on_cluster,
+    read_settings,
+    render_own_table,
+    write_settings,
+)
+from chmv_assets.core.rebuild_journal import REBUILDS
+from chmv_assets.core.recovery import RECOVERIES
+from chmv_assets.core.serving_journal import ROUTES, render_create_guards
 from chmv_assets.core.watermarks import render_create_watermarks
 
 SCHEMA_VERSIONS = QName(OWN_DATABASE, "schema_versions")
@@ -33,22 +40,22 @@ class Migration:
 
 
 MIGRATIONS: tuple[Migration, ...] = (
-    Migration(number=1, title="batches", render=lambda cluster: (render_create_batches(cluster),)),
+    Migration(number=1, title="batches", render=lambda cluster: (BATCHES.render_create(cluster),)),
     Migration(number=2, title="watermarks", render=lambda cluster: (render_create_watermarks(cluster),)),
     Migration(
         number=3,
         title="landing files and quarantine",
         render=lambda cluster: (render_create_landing_files(cluster), render_create_quarantine(cluster)),
     ),
-    Migration(number=4, title="rebuilds", render=lambda cluster: (render_create_rebuilds(cluster),)),
-    Migration(number=5, title="recoveries", render=lambda cluster: (render_create_recoveries(cluster),)),
+    Migration(number=4, title="rebuilds", render=lambda cluster: (REBUILDS.render_create(cluster),)),
+    Migration(number=5, title="recoveries", render=lambda cluster: (RECOVERIES.render_create(cluster),)),
     Migration(
         number=6,
         title="guards and routes",
-        render=lambda cluster: (render_create_guards(cluster), render_create_routes(cluster)),
+        render=lambda cluster: (render_create_guards(cluster), ROUTES.render_create(cluster)),
     ),
-    Migration(number=7, title="outages", render=lambda cluster: (render_create_outages(cluster),)),
-    Migration(number=8, title="diversions", render=lambda cluster: (render_create_diversions(cluster),)),
+    Migration(number=7, title="outages", render=lambda cluster: (OUTAGES.render_create(cluster),)),
+    Migration(number=8, title="diversions", render=lambda cluster: (DIVERSIONS.render_create(cluster),)),
 )
 SCHEMA_VERSION = MIGRATIONS[-1].number
 

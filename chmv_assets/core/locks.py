@@ -16,9 +16,8 @@ import hashlib
 import json
 from dataclasses import dataclass
 
-from chmv_assets.core.batches import Statement
 from chmv_assets.core.names import QName, quote_identifier, quote_string
-from chmv_assets.core.own_tables import OWN_DATABASE, on_cluster
+from chmv_assets.core.own_tables import OWN_DATABASE, Statement, on_cluster
 
 LOST_RACE_CODES = frozenset({57, 253})
 KEEP_GENERATIONS = 8

@@ -10,10 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from chmv_assets.core.batches import Statement
 from chmv_assets.core.landing import Batch
 from chmv_assets.core.names import QName
-from chmv_assets.core.own_tables import OWN_DATABASE, on_cluster, read_settings, render_own_table, write_settings
+from chmv_assets.core.own_tables import (
+    OWN_DATABASE,
+    Statement,
+    on_cluster,
+    read_settings,
+    render_own_table,
+    write_settings,
+)
 
 LANDING_FILES = QName(OWN_DATABASE, "landing_files")
 QUARANTINE = QName(OWN_DATABASE, "quarantine")

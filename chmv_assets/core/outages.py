@@ -13,14 +13,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from chmv_assets.core.batches import Statement
 from chmv_assets.core.names import QName, parse_qname
-from chmv_assets.core.own_tables import OWN_DATABASE, read_settings, render_own_table, write_settings
+from chmv_assets.core.own_tables import OWN_DATABASE, OwnTable, Statement, read_settings
 
-OUTAGES = QName(OWN_DATABASE, "outages")
+OUTAGES = OwnTable(
+    name=QName(OWN_DATABASE, "outages"),
+    key=("view", "opened_ms"),
+    columns={
+        "view": "String", "opened_ms": "Int64", "closed_ms": "Int64", "damage": "LowCardinality(String)",
+        "status": "LowCardinality(String)", "strikes": "UInt32", "evidence": "String",
+    },
+)  # fmt: skip
 OutageStatus = Literal["open", "isolated", "closed"]
 OPEN: tuple[OutageStatus, ...] = ("open", "isolated")
-_COLUMNS = "view, opened_ms, closed_ms, damage, status, strikes, evidence, version"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,32 +42,19 @@ class Outage:
     version: int = 0
 
 
-def render_create_outages(cluster: str = "") -> str:
-    """The journal's table of outages."""
-    columns = (
-        "view String", "opened_ms Int64", "closed_ms Int64", "damage LowCardinality(String)", "status LowCardinality(String)",
-        "strikes UInt32", "evidence String", "version UInt64", "updated_at DateTime64(6, 'UTC') DEFAULT now64(6, 'UTC')",
-    )  # fmt: skip
-    return render_own_table(OUTAGES, columns, ("view", "opened_ms"), cluster)
-
-
 def write_outage(outage: Outage, cluster: str = "") -> Statement:
     """Note how an outage stands; the row of the highest version counts."""
-    sql = (
-        f"INSERT INTO {OUTAGES.sql} ({_COLUMNS}) SELECT {{view:String}}, {{opened:Int64}}, {{closed:Int64}}, {{damage:String}}, "
-        "{status:String}, {strikes:UInt32}, {evidence:String}, {version:UInt64}"
-    )
-    values: dict[str, Any] = {
-        "view": str(outage.view), "opened": outage.opened_ms, "closed": outage.closed_ms, "damage": outage.damage,
-        "status": outage.status, "strikes": outage.strikes, "evidence": outage.evidence, "version": outage.version,
-    }  # fmt: skip
-    return Statement(sql=sql, parameters=values, settings=write_settings(cluster))
+    values = (
+        str(outage.view), outage.opened_ms, outage.closed_ms, outage.damage, outage.status, outage.strikes, outage.evidence,
+        outage.version,
+    )  # fmt: skip
+    return OUTAGES.render_insert(values, cluster)
 
 
 def read_outages(cluster: str = "", *, view: str = "", statuses: Sequence[OutageStatus] = ()) -> Statement:
     """Outages (of one view, of some statuses), the newest first."""
     sql = (
-        f"SELECT {_COLUMNS} FROM {OUTAGES.sql} FINAL WHERE (empty({{view:String}}) OR view = {{view:String}}) "
+        f"SELECT {OUTAGES.selected} FROM {OUTAGES.sql} FINAL WHERE (empty({{view:String}}) OR view = {{view:String}}) "
         "AND (empty({statuses:Array(String)}) OR has({statuses:Array(String)}, status)) ORDER BY opened_ms DESC, view"
     )
     values = {"view": view, "statuses": list(statuses)}

@@ -1,4 +1,4 @@
-"""How chmv's own tables are spelled: one renderer for a single server and for a cluster. Pure text.
+"""How chmv's own tables are spelled and written: one renderer for a single server and for a cluster. Pure text.
 
 Without a cluster the engine is ReplacingMergeTree; with one it is its Replicated form with ON CLUSTER and a Keeper path
 that all shards share, so that every node sees every row. What the tables mean belongs to `batches`, `watermarks` and
@@ -8,6 +8,7 @@ that all shards share, so that every node sees every row. What the tables mean b
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from chmv_assets.core.names import QName, quote_identifier
@@ -15,6 +16,63 @@ from chmv_assets.core.names import QName, quote_identifier
 OWN_DATABASE = "chmv"
 _KEEPER_ROOT = "/clickhouse/chmv"
 _WINDOW = 10_000
+_NARROW = "LowCardinality("
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """One statement with its bound values and settings."""
+
+    sql: str
+    parameters: Mapping[str, Any]
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnTable:
+    """A journal of records: its columns are said once, for CREATE, INSERT and SELECT. After them come the record's version and its moment."""
+
+    name: QName
+    columns: Mapping[str, str]  # name → type
+    key: tuple[str, ...]
+    moment: str = "updated_at"
+    moment_digits: int = 6
+
+    @property
+    def sql(self) -> str:
+        return self.name.sql
+
+    @property
+    def selected(self) -> str:
+        """The columns of a record, as a list for SELECT and INSERT."""
+        return ", ".join([*self.columns, "version"])
+
+    def render_create(self, cluster: str = "") -> str:
+        """The CREATE statement."""
+        now = f"{self.moment} DateTime64({self.moment_digits}, 'UTC') DEFAULT now64({self.moment_digits}, 'UTC')"
+        columns = [*(f"{name} {kind}" for name, kind in self.columns.items()), "version UInt64", now]
+        return render_own_table(self.name, columns, self.key, cluster)
+
+    def render_insert(
+        self, values: Sequence[Any], cluster: str = "", settings: Mapping[str, Any] | None = None
+    ) -> Statement:
+        """Note one record, its values in the order of the columns and its version last; of a key the highest version counts."""
+        kinds = {**self.columns, "version": "UInt64"}
+        bound = ", ".join(f"{{{name}:{_bound(kind)}}}" for name, kind in kinds.items())
+        return Statement(
+            sql=f"INSERT INTO {self.sql} ({self.selected}) SELECT {bound}",
+            parameters=dict(zip(kinds, values, strict=True)),
+            settings={**write_settings(cluster), **(settings or {})},
+        )
+
+
+def _bound(kind: str) -> str:
+    """The type by which a value of a column travels.
+
+    >>> _bound("LowCardinality(String)"), _bound("Int64")
+    ('String', 'Int64')
+    """
+    return kind[len(_NARROW) : -1] if kind.startswith(_NARROW) else kind
 
 
 def on_cluster(cluster: str) -> str:

@@ -7,15 +7,20 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
-from chmv_assets.core.batches import Statement
 from chmv_assets.core.names import QName, parse_qname
-from chmv_assets.core.own_tables import OWN_DATABASE, read_settings, render_own_table, write_settings
+from chmv_assets.core.own_tables import OWN_DATABASE, OwnTable, Statement, read_settings
 from chmv_assets.core.rebuild_plan import Step, decode_steps, encode_steps
 from chmv_assets.core.settings_values import Protocol
 
-REBUILDS = QName(OWN_DATABASE, "rebuilds")
+REBUILDS = OwnTable(
+    name=QName(OWN_DATABASE, "rebuilds"),
+    key=("target", "rebuild_id"),
+    columns={
+        "rebuild_id": "String", "target": "String", "window": "String", "protocol": "LowCardinality(String)",
+        "status": "LowCardinality(String)", "steps": "String", "step": "Int32", "detail": "String", "owner": "String",
+    },
+)  # fmt: skip
 RebuildStatus = Literal["running", "published", "rolled_back", "unverified"]
-_COLUMNS = "rebuild_id, target, window, protocol, status, steps, step, detail, owner, version"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,28 +50,13 @@ def commit_lock(source: QName) -> str:
     return f"commits {source}"
 
 
-def render_create_rebuilds(cluster: str = "") -> str:
-    """The journal's table of rebuilds."""
-    columns = (
-        "rebuild_id String", "target String", "window String", "protocol LowCardinality(String)",
-        "status LowCardinality(String)", "steps String", "step Int32", "detail String", "owner String", "version UInt64",
-        "updated_at DateTime64(6, 'UTC') DEFAULT now64(6, 'UTC')",
-    )  # fmt: skip
-    return render_own_table(REBUILDS, columns, ("target", "rebuild_id"), cluster)
-
-
 def write_rebuild(record: RebuildRecord, cluster: str = "") -> Statement:
     """Note how far a rebuild is; the row of the highest version counts."""
-    sql = (
-        f"INSERT INTO {REBUILDS.sql} ({_COLUMNS}) SELECT {{id:String}}, {{target:String}}, {{window:String}}, "
-        "{protocol:String}, {status:String}, {steps:String}, {step:Int32}, {detail:String}, {owner:String}, {version:UInt64}"
-    )
-    values = {
-        "id": record.rebuild_id, "target": str(record.target), "window": record.window, "protocol": record.protocol,
-        "status": record.status, "steps": encode_steps(record.steps), "step": record.step, "detail": record.detail,
-        "owner": record.owner, "version": record.version,
-    }  # fmt: skip
-    return Statement(sql=sql, parameters=values, settings=write_settings(cluster))
+    values = (
+        record.rebuild_id, str(record.target), record.window, record.protocol, record.status, encode_steps(record.steps),
+        record.step, record.detail, record.owner, record.version,
+    )  # fmt: skip
+    return REBUILDS.render_insert(values, cluster)
 
 
 def read_rebuilds(
@@ -74,7 +64,7 @@ def read_rebuilds(
 ) -> Statement:
     """The present rows of rebuilds (of some statuses, of one target): what runs or is unverified first, then the newest."""
     sql = (
-        f"SELECT {_COLUMNS}, updated_at FROM {REBUILDS.sql} FINAL WHERE (empty({{statuses:Array(String)}}) "
+        f"SELECT {REBUILDS.selected}, updated_at FROM {REBUILDS.sql} FINAL WHERE (empty({{statuses:Array(String)}}) "
         "OR has({statuses:Array(String)}, status)) "
         "AND (empty({target:String}) OR target = {target:String}) "
         "ORDER BY indexOf(['published', 'rolled_back'], status) > 0, updated_at DESC, rebuild_id"

@@ -14,17 +14,25 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, Literal
 
-from chmv_assets.core.batches import Statement
 from chmv_assets.core.errors import ChmvError
 from chmv_assets.core.names import QName, parse_qname
-from chmv_assets.core.own_tables import OWN_DATABASE, read_settings, render_own_table, write_settings
+from chmv_assets.core.own_tables import OWN_DATABASE, OwnTable, Statement, read_settings
 from chmv_assets.core.windows import Window
 
-RECOVERIES = QName(OWN_DATABASE, "recoveries")
+RECOVERIES = OwnTable(
+    name=QName(OWN_DATABASE, "recoveries"),
+    key=("subject", "recovery"),
+    columns={
+        "recovery": "String", "kind": "LowCardinality(String)", "subject": "String", "damage": "LowCardinality(String)", "tier": "UInt8",
+        "status": "LowCardinality(String)", "detected_ms": "Int64", "started_ms": "Int64", "ended_ms": "Int64", "detail": "String",
+        "owner": "String",
+    },
+)  # fmt: skip
 RecoveryKind = Literal["view", "late", "backlog", "route"]
 KINDS: tuple[RecoveryKind, ...] = ("view", "late", "backlog", "route")
+TO_SNAPSHOT, TO_PRIMARY = "to snapshot", "to primary"  # the damages of kind "route"
+RUNNING_SECONDS = 3_600  # a repair that says "running" for longer has died
 RecoveryStatus = Literal["running", "repaired", "failed", "isolated"]
-_COLUMNS = "recovery, kind, subject, damage, tier, status, detected_ms, started_ms, ended_ms, detail, owner, version"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,28 +125,13 @@ class RecoveryRecord:
         return (self.ended_ms - self.detected_ms) / 1000 if self.ended_ms and self.detected_ms else 0.0
 
 
-def render_create_recoveries(cluster: str = "") -> str:
-    """The journal's table of repairs."""
-    columns = (
-        "recovery String", "kind LowCardinality(String)", "subject String", "damage LowCardinality(String)", "tier UInt8",
-        "status LowCardinality(String)", "detected_ms Int64", "started_ms Int64", "ended_ms Int64", "detail String", "owner String",
-        "version UInt64", "updated_at DateTime64(6, 'UTC') DEFAULT now64(6, 'UTC')",
-    )  # fmt: skip
-    return render_own_table(RECOVERIES, columns, ("subject", "recovery"), cluster)
-
-
 def write_recovery(record: RecoveryRecord, cluster: str = "") -> Statement:
     """Note how a repair stands; the row of the highest version counts."""
-    sql = (
-        f"INSERT INTO {RECOVERIES.sql} ({_COLUMNS}) SELECT {{recovery:String}}, {{kind:String}}, {{subject:String}}, {{damage:String}}, "
-        "{tier:UInt8}, {status:String}, {detected:Int64}, {started:Int64}, {ended:Int64}, {detail:String}, {owner:String}, {version:UInt64}"
-    )
-    values: dict[str, Any] = {
-        "recovery": record.recovery, "kind": record.kind, "subject": str(record.subject), "damage": record.damage, "tier": record.tier,
-        "status": record.status, "detected": record.detected_ms, "started": record.started_ms, "ended": record.ended_ms,
-        "detail": record.detail, "owner": record.owner, "version": record.version,
-    }  # fmt: skip
-    return Statement(sql=sql, parameters=values, settings=write_settings(cluster))
+    values = (
+        record.recovery, record.kind, str(record.subject), record.damage, record.tier, record.status, record.detected_ms,
+        record.started_ms, record.ended_ms, record.detail, record.owner, record.version,
+    )  # fmt: skip
+    return RECOVERIES.render_insert(values, cluster)
 
 
 def read_recoveries(
@@ -146,7 +139,7 @@ def read_recoveries(
 ) -> Statement:
     """Repairs (of one subject, of some statuses), the newest first."""
     sql = (
-        f"SELECT {_COLUMNS} FROM {RECOVERIES.sql} FINAL WHERE (empty({{subject:String}}) OR subject = {{subject:String}}) "
+        f"SELECT {RECOVERIES.selected} FROM {RECOVERIES.sql} FINAL WHERE (empty({{subject:String}}) OR subject = {{subject:String}}) "
         "AND (empty({statuses:Array(String)}) OR has({statuses:Array(String)}, status)) ORDER BY started_ms DESC, recovery"
         + (f" LIMIT {int(limit)}" if limit is not None else "")
     )

@@ -1,4 +1,4 @@
-"""What readers read: names and SQL of serving views, guards and routes, and the status of a target. Pure.
+"""What readers read: names and SQL of serving views, what a guard says, and the status of a target. Pure.
 
     readers ──▶ serving.x ──┬─ route primary:  shop.x, and of partitions that were lost there the snapshot's copy (the guard view)
                             └─ route snapshot: chmv_snapshots.`shop.x` alone
@@ -16,25 +16,20 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from chmv_assets.core.batches import Statement
 from chmv_assets.core.catalog import Catalog
 from chmv_assets.core.model import Object, family
-from chmv_assets.core.names import QName, parse_qname, quote_identifier, quote_string
-from chmv_assets.core.own_tables import OWN_DATABASE, read_settings, render_own_table, write_settings
+from chmv_assets.core.names import QName, quote_identifier, quote_string
+from chmv_assets.core.serving_journal import GUARDS, Guard, Route
 
 SERVING_DATABASE = "serving"
 SNAPSHOT_DATABASE = "chmv_snapshots"
-GUARDS = QName(OWN_DATABASE, "guards")
-ROUTES = QName(OWN_DATABASE, "routes")
 UNGUARDED = -1  # nothing is known of the partition: what the primary shows is right
 ANY_BLOCK = 2**62  # just rebuilt: any part counts, only a partition that is gone is lost
 WHOLE = ""  # the partition id of the row that says when all of a target was looked at
-Route = Literal["primary", "snapshot"]
 Status = Literal["ACTIVE", "DEGRADED", "STALE"]
 _READ_FINAL = ("replacing", "collapsing", "versionedcollapsing", "coalescing")
-_ROUTE_COLUMNS = "target, route, reason, evidence, snapshot_ms, owner, version"
 
 
 def serving_targets(catalog: Catalog) -> tuple[Object, ...]:
@@ -167,19 +162,6 @@ def mark_in(statement: str) -> str:
     return found.group() if found else ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Guard:
-    """One copied partition: where the primary stood then. For `WHOLE`, when everything was looked at last."""
-
-    target: QName
-    partition_id: str
-    max_block: int
-    table_uuid: str = ""
-    copied: str = ""  # the primary's fingerprint at that moment
-    copied_ms: int = 0
-    version: int = 0
-
-
 @dataclass(frozen=True, slots=True)
 class Held:
     """The active parts of one partition of the primary, summed up."""
@@ -230,96 +212,6 @@ def plan_copy(held: dict[str, Held], copied: dict[str, Held], guards: dict[str, 
 def copy_survived(before: Held, now: Held | None) -> bool:
     """Whether a partition was not lost while it was copied: some part from before is still there."""
     return now is not None and now.min_block <= before.max_block
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RouteRecord:
-    """Where readers of a target are sent, since when and why."""
-
-    target: QName
-    route: Route
-    reason: str = ""
-    evidence: str = ""
-    snapshot_ms: int = 0  # when the snapshot was last complete, at the switch
-    owner: str = ""
-    version: int = 0
-    switched_ms: int = 0
-
-
-def render_create_guards(cluster: str = "") -> str:
-    """The journal's table of copied partitions."""
-    columns = (
-        "target String", "partition_id String", "max_block Int64", "table_uuid String", "copied String", "copied_ms Int64",
-        "version UInt64",
-    )  # fmt: skip
-    return render_own_table(GUARDS, columns, ("target", "partition_id"), cluster)
-
-
-def render_create_routes(cluster: str = "") -> str:
-    """The journal's table of switches: with FINAL, the present route of each target."""
-    columns = (
-        "target String", "route LowCardinality(String)", "reason String", "evidence String", "snapshot_ms Int64", "owner String",
-        "version UInt64", "switched_at DateTime64(3, 'UTC') DEFAULT now64(3, 'UTC')",
-    )  # fmt: skip
-    return render_own_table(ROUTES, columns, ("target",), cluster)
-
-
-def write_guards(guards: Sequence[Guard], cluster: str = "") -> Statement:
-    """Note where copied partitions stood; one statement."""
-    sql = (
-        f"INSERT INTO {GUARDS.sql} (target, partition_id, max_block, table_uuid, copied, copied_ms, version) "
-        "SELECT one.1, one.2, one.3, one.4, one.5, one.6, one.7 FROM "
-        "(SELECT arrayJoin({guards:Array(Tuple(String, String, Int64, String, String, Int64, UInt64))}) AS one)"
-    )
-    rows = [
-        (str(one.target), one.partition_id, one.max_block, one.table_uuid, one.copied, one.copied_ms, one.version)
-        for one in guards
-    ]
-    return Statement(sql=sql, parameters={"guards": rows}, settings=write_settings(cluster))
-
-
-def read_guards(targets: Iterable[QName], cluster: str = "") -> Statement:
-    """Guards of some targets."""
-    sql = (
-        f"SELECT target, partition_id, max_block, table_uuid, copied, copied_ms, version FROM {GUARDS.sql} FINAL "
-        "WHERE target IN {targets:Array(String)} ORDER BY target, partition_id"
-    )
-    return Statement(sql=sql, parameters={"targets": [str(name) for name in targets]}, settings=read_settings(cluster))
-
-
-def decode_guard(row: Sequence[Any]) -> Guard:
-    target, partition_id, max_block, table_uuid, copied, copied_ms, version = row
-    return Guard(
-        target=parse_qname(str(target), "default"), partition_id=str(partition_id), max_block=int(max_block), table_uuid=str(table_uuid),
-        copied=str(copied), copied_ms=int(copied_ms), version=int(version),
-    )  # fmt: skip
-
-
-def write_route(record: RouteRecord, cluster: str = "") -> Statement:
-    """Note a switch."""
-    sql = (
-        f"INSERT INTO {ROUTES.sql} ({_ROUTE_COLUMNS}) SELECT {{target:String}}, {{route:String}}, {{reason:String}}, {{evidence:String}}, "
-        "{snapshot:Int64}, {owner:String}, {version:UInt64}"
-    )
-    values = {
-        "target": str(record.target), "route": record.route, "reason": record.reason, "evidence": record.evidence,
-        "snapshot": record.snapshot_ms, "owner": record.owner, "version": record.version,
-    }  # fmt: skip
-    return Statement(sql=sql, parameters=values, settings=write_settings(cluster))
-
-
-def read_routes(cluster: str = "") -> Statement:
-    """The present route of every target that was ever switched."""
-    sql = f"SELECT {_ROUTE_COLUMNS}, toUnixTimestamp64Milli(switched_at) FROM {ROUTES.sql} FINAL ORDER BY target"
-    return Statement(sql=sql, parameters={}, settings=read_settings(cluster))
-
-
-def decode_route(row: Sequence[Any]) -> RouteRecord:
-    target, route, reason, evidence, snapshot_ms, owner, version, switched_ms = row
-    return RouteRecord(
-        target=parse_qname(str(target), "default"), route=route, reason=str(reason), evidence=str(evidence), snapshot_ms=int(snapshot_ms),
-        owner=str(owner), version=int(version), switched_ms=int(switched_ms),
-    )  # fmt: skip
 
 
 def snapshot_refusal(target: QName, snapshot_ms: int, now_ms: int, max_age_seconds: float) -> str:

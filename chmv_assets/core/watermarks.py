@@ -14,10 +14,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any, Literal, overload
 
-from chmv_assets.core.batches import Statement
 from chmv_assets.core.model import ViewClass
 from chmv_assets.core.names import QName, parse_qname
-from chmv_assets.core.own_tables import OWN_DATABASE, read_settings, render_own_table, write_settings
+from chmv_assets.core.own_tables import OWN_DATABASE, Statement, read_settings, render_own_table, write_settings
 
 WATERMARKS = QName(OWN_DATABASE, "watermarks")
 WatermarkStatus = Literal["open", "processed", "sealed", "stale", "reopened"]

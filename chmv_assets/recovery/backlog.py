@@ -18,9 +18,10 @@ from chmv_assets.core.names import QName
 from chmv_assets.core.pressure import judge_pressure
 from chmv_assets.core.rebuild_journal import commit_lock
 from chmv_assets.core.recovery import Ask, Outcome
-from chmv_assets.core.serving import Route
+from chmv_assets.core.serving_journal import Route
 from chmv_assets.core.versions import split_version
 from chmv_assets.core.windows import Window
+from chmv_assets.recovery.routes import open_router
 from chmv_assets.recovery.site import RecoverySite
 from chmv_assets.recovery.windows import verify_windows
 from chmv_assets.watermark_moves import HourCount, count_hours, move_watermarks, outcomes_by_window, reached_targets
@@ -31,7 +32,6 @@ from resources.journal.manifest import read_taken_files
 from resources.journal.recovery import finish_batch
 from resources.pressure import read_pressure
 from resources.rebuild.recovery import recover_rebuilds
-from resources.serving import Router
 
 WHOLE_BYTES = 8 * 2**30  # merged whole within minutes; of a larger partition the server chooses parts that are worth it
 REASON = "merge backlog"  # of routes that are ours to take back
@@ -233,8 +233,7 @@ def _targets(site: RecoverySite, source: QName) -> list[QName]:
 
 def _route(site: RecoverySite, targets: Sequence[QName], route: Route, ask: Ask) -> None:
     """Send readers to the snapshots, or those back that we have sent there; a target without a usable snapshot stays where it is."""
-    limits = site.pipeline.settings.limits
-    router = Router(site.server, site.journal, site.pipeline.catalog, limits.snapshot_max_age, site.log, site.clock)
+    router = open_router(site)
     present = router.read_routes()
     for target in targets:
         found = present.get(target)

@@ -15,16 +15,16 @@ from chmv_assets.core.names import QName, quote_identifier
 from chmv_assets.core.outages import Outage
 from chmv_assets.core.own_tables import OWN_DATABASE
 from chmv_assets.core.recovery import Ask, Outcome
-from chmv_assets.core.serving import Route
+from chmv_assets.core.serving_journal import Route
 from chmv_assets.recovery.arrivals import fetch_changed
 from chmv_assets.recovery.mending import everywhere
 from chmv_assets.recovery.outage_book import open_outage, read_isolated, strike
+from chmv_assets.recovery.routes import open_router
 from chmv_assets.recovery.site import RecoverySite
 from chmv_assets.recovery.windows import affected_targets
 from resources.executor import Executor
 from resources.inner_tables import fetch_real_names
 from resources.introspect import describe_select, fetch_columns
-from resources.serving import Router
 
 DRY_RUN_SECONDS = 120
 # Too long, out of memory, too many queries, cancelled, no connection: they say nothing about the view.
@@ -117,9 +117,3 @@ def _kept_off(site: RecoverySite, view: Object) -> frozenset[QName]:
         objects[one.target] for one in others if one is not None and one.target is not None and one.target in objects
     ]
     return frozenset(made.name for target in targets for made in affected_targets(site.pipeline, target))
-
-
-def open_router(site: RecoverySite) -> Router:
-    """The router of this repair."""
-    limits = site.pipeline.settings.limits
-    return Router(site.server, site.journal, site.pipeline.catalog, limits.snapshot_max_age, site.log, site.clock)

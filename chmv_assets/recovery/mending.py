@@ -85,9 +85,14 @@ def _bring_back(site: RecoverySite, view: Object) -> None:
     except ServerError as error:
         if error.code == _THERE_ALREADY:  # another repair was quicker
             return
+    create_declared(site, view)
+
+
+def create_declared(site: RecoverySite, made: Object) -> None:
+    """Create what is declared, unless another repair was quicker."""
     try:
-        site.executor.run_ddl(f"create {view.name}", view.sql, session_of(view))
-        site.did(f"created {view.name} as declared at {view.place}")
+        site.executor.run_ddl(f"create {made.name}", made.sql, session_of(made))
+        site.did(f"created {made.name} as declared at {made.place}")
     except ServerError as error:
         if error.code != _THERE_ALREADY:
             raise

@@ -10,28 +10,17 @@ from typing import Literal
 
 from chmv_assets.core.errors import RecoveryFailed
 from chmv_assets.core.model import Object
-from chmv_assets.core.names import QName
-from chmv_assets.core.recovery import Ask, Outcome
+from chmv_assets.core.recovery import TO_PRIMARY, TO_SNAPSHOT, Ask, Outcome
 from chmv_assets.core.windows import Window, period_start
 from chmv_assets.recovery.site import RecoverySite
 from chmv_assets.recovery.windows import align, verify_windows
 from resources.serving import Router
-
-TO_SNAPSHOT = "to snapshot"
-TO_PRIMARY = "to primary"
 
 
 def open_router(site: RecoverySite) -> Router:
     """The router of a repair's server."""
     age = site.pipeline.settings.limits.snapshot_max_age
     return Router(site.server, site.journal, site.pipeline.catalog, age, log=site.log, clock=site.clock)
-
-
-def switch_readers(
-    site: RecoverySite, target: QName, route: Literal["primary", "snapshot"] | str, reason: str, evidence: str
-) -> None:
-    """Send readers of one target somewhere; nothing happens if they are there. For repairs that have compared what they repaired."""
-    open_router(site).switch(target, "snapshot" if route == "snapshot" else "primary", reason, evidence)
 
 
 def recover(site: RecoverySite, ask: Ask) -> Outcome:

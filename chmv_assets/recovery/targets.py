@@ -15,29 +15,26 @@ from chmv_assets.core.recovery import Ask, Outcome
 from chmv_assets.core.serving import snapshot_name
 from chmv_assets.core.windows import Window
 from chmv_assets.recovery.arrivals import drain_inserts, find_windows, window_of_partition
-from chmv_assets.recovery.isolation import open_router
-from chmv_assets.recovery.mending import everywhere, mend_view, session_of
+from chmv_assets.recovery.mending import create_declared, everywhere, mend_view
 from chmv_assets.recovery.outage_book import close_outages, open_outage
+from chmv_assets.recovery.routes import open_router
 from chmv_assets.recovery.site import RecoverySite
 from chmv_assets.recovery.windows import repair_windows
 from resources.introspect import fetch_existing, fetch_partitions
-
-_THERE_ALREADY = 57
 
 
 def restore_target(site: RecoverySite, ask: Ask, target: Object) -> Outcome:
     """Bring back a target that was dropped."""
     open_outage(site, ask)
-    if target.name in fetch_existing(site.server, [target.name]):
+    is_there = target.name in fetch_existing(site.server, [target.name])
+    undropped = not is_there and _undrop(site, target)
+    if is_there:
         site.did(f"{target.name} is there again; its windows are compared with their source")
-        made_anew = True
-    else:
-        made_anew = not _undrop(site, target)
-    if made_anew:
-        _create(site, target)
+    elif not undropped:
+        create_declared(site, target)
     _mend_views(site, target)
     drain_inserts(site)
-    if not made_anew:
+    if undropped:
         outcome = Outcome(tier=1, steps=tuple(site.steps), before={"target": "dropped"}, after={"target": "undropped"})
     else:
         outcome = refill(site, target)
@@ -124,17 +121,6 @@ def _undrop(site: RecoverySite, target: Object) -> bool:
         return target.name in fetch_existing(site.server, [target.name])
     site.did(f"undropped {target.name}: it has the rows of before, and inserts were refused meanwhile")
     return True
-
-
-def _create(site: RecoverySite, target: Object) -> None:
-    if target.name in fetch_existing(site.server, [target.name]):
-        return
-    try:
-        site.executor.run_ddl(f"create {target.name}", target.sql, session_of(target))
-        site.did(f"created {target.name} as declared at {target.place}")
-    except ServerError as error:
-        if error.code != _THERE_ALREADY:
-            raise
 
 
 def _mend_views(site: RecoverySite, target: Object) -> None:

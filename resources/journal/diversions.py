@@ -11,23 +11,15 @@ from chmv_assets.core.diversions import (
     read_diversions,
     write_diversion,
 )
-from chmv_assets.core.errors import ServerError
 from chmv_assets.core.names import QName
 from resources.clickhouse import Server
 from resources.journal.store import Journal
-
-_MISSING = frozenset({60, 81})  # no such table, no such database
 
 
 def fetch_diversions(server: Server, cluster: str = "", sources: Iterable[QName] = ()) -> dict[QName, Diversion]:
     """How sources stand, by source; none without a journal. One query; creates nothing."""
     statement = read_diversions(cluster, sources)
-    try:
-        rows = server.rows(statement.sql, statement.parameters, statement.settings)
-    except ServerError as error:
-        if error.code in _MISSING:
-            return {}
-        raise
+    rows = server.rows_if_there(statement.sql, statement.parameters, statement.settings)
     return {found.source: found for found in map(decode_diversion, rows)}
 
 

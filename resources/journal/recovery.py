@@ -20,7 +20,6 @@ from chmv_assets.core.batches import (
     TASK_COLUMN,
     BatchRecord,
     Slice,
-    Statement,
     count_staged,
     plan_commit,
     staging_name,
@@ -28,7 +27,7 @@ from chmv_assets.core.batches import (
 from chmv_assets.core.chunks import is_direct
 from chmv_assets.core.errors import JournalRefused
 from chmv_assets.core.names import QName, parse_qname
-from chmv_assets.core.own_tables import OWN_DATABASE
+from chmv_assets.core.own_tables import OWN_DATABASE, Statement
 from resources.clickhouse import Server
 from resources.introspect import fetch_columns
 from resources.journal.store import Journal

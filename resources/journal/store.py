@@ -15,7 +15,6 @@ from chmv_assets.core.batches import (
     BatchRecord,
     BatchStatus,
     Slice,
-    Statement,
     decode_batch,
     may_follow,
     read_batch,
@@ -32,6 +31,7 @@ from chmv_assets.core.journal_schema import (
     write_applied,
 )
 from chmv_assets.core.names import QName
+from chmv_assets.core.own_tables import Statement
 from chmv_assets.core.rebuild_journal import RebuildRecord, RebuildStatus, decode_rebuild, read_rebuilds
 from chmv_assets.core.versions import VersionAllocator
 from chmv_assets.core.watermarks import Watermark, decode_watermark, read_watermarks, write_watermarks
@@ -43,7 +43,6 @@ from resources.journal.locks import Locks
 CLUSTER_VARIABLE = "CHMV_CLICKHOUSE_CLUSTER"
 _MARKS_LEASE_SECONDS = 10.0  # one read and one insert; whoever dies in between is not waited for any longer
 _MARKS_WAIT_SECONDS = 15.0
-_MISSING = frozenset({60, 81})  # no such table, no such database
 Decide = Callable[[Watermark, int], Watermark]  # the present watermark and a version for the next
 
 
@@ -104,7 +103,7 @@ class Journal:
         try:
             return self._applied()
         except ServerError as error:
-            if error.code not in _MISSING:
+            if not error.is_missing:
                 raise
             return set()
 
@@ -234,12 +233,7 @@ class Journal:
         return self.server.rows(statement.sql, statement.parameters, statement.settings)
 
     def _rows_if_any(self, statement: Statement) -> list[tuple[object, ...]]:
-        try:
-            return self._rows(statement)
-        except ServerError as error:
-            if error.code in _MISSING:
-                return []
-            raise
+        return self.server.rows_if_there(statement.sql, statement.parameters, statement.settings)
 
 
 def _opened(source: QName, target: QName, window: Window) -> Watermark:

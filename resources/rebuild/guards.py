@@ -11,15 +11,14 @@ import time
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from chmv_assets.core.errors import ServerError
 from chmv_assets.core.names import QName
-from chmv_assets.core.serving import ANY_BLOCK, GUARDS, UNGUARDED, Guard, write_guards
+from chmv_assets.core.serving import ANY_BLOCK, UNGUARDED
+from chmv_assets.core.serving_journal import GUARDS, Guard, write_guards
 from chmv_assets.process_identity import VERSIONS
 
 if TYPE_CHECKING:
     from resources.rebuild.workbench import Workbench
 
-_MISSING = frozenset({60, 81})  # a journal from before there were guards
 SETTLE_SECONDS = 0.5  # longer than a query takes from its look at parts to its look at guards
 
 
@@ -54,19 +53,14 @@ def _read(bench: Workbench, target: QName, ids: Sequence[str]) -> list[tuple[str
     """Guarded partitions among these: id, the table's uuid now, whether it is lost."""
     if not ids:
         return []
-    try:
-        rows = bench.executor.server.rows(
-            "WITH (SELECT toString(any(uuid)) FROM system.tables WHERE database = {d:String} AND name = {t:String}) AS uuid, "
-            "(SELECT mapFromArrays(groupArray(id), groupArray(block)) FROM (SELECT partition_id AS id, min(min_block_number) AS block "
-            "FROM system.parts WHERE active AND rows > 0 AND database = {d:String} AND table = {t:String} GROUP BY id)) AS held "
-            "SELECT partition_id, uuid, table_uuid != uuid OR NOT mapContains(held, partition_id) OR held[partition_id] > max_block "
-            f"FROM {GUARDS.sql} FINAL WHERE target = {{target:String}} AND max_block >= 0 AND has({{ids:Array(String)}}, partition_id)",
-            {"d": target.database, "t": target.table, "target": str(target), "ids": list(ids)},
-        )
-    except ServerError as error:
-        if error.code in _MISSING:
-            return []
-        raise
+    rows = bench.executor.server.rows_if_there(
+        "WITH (SELECT toString(any(uuid)) FROM system.tables WHERE database = {d:String} AND name = {t:String}) AS uuid, "
+        "(SELECT mapFromArrays(groupArray(id), groupArray(block)) FROM (SELECT partition_id AS id, min(min_block_number) AS block "
+        "FROM system.parts WHERE active AND rows > 0 AND database = {d:String} AND table = {t:String} GROUP BY id)) AS held "
+        "SELECT partition_id, uuid, table_uuid != uuid OR NOT mapContains(held, partition_id) OR held[partition_id] > max_block "
+        f"FROM {GUARDS.sql} FINAL WHERE target = {{target:String}} AND max_block >= 0 AND has({{ids:Array(String)}}, partition_id)",
+        {"d": target.database, "t": target.table, "target": str(target), "ids": list(ids)},
+    )
     return [(str(partition_id), str(uuid), bool(lost)) for partition_id, uuid, lost in rows]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chmv_assets.core.errors import RebuildRefused, ServerError
+from chmv_assets.core.errors import RebuildRefused
 from chmv_assets.core.gate import read_failures, read_in_doubt, read_troubles
 from chmv_assets.core.names import QName
 from chmv_assets.core.own_tables import on_cluster
@@ -12,7 +12,6 @@ from resources.rebuild.workbench import Workbench
 
 IN_DOUBT_SECONDS = 3600
 SETTLE_SECONDS = 30.0
-_MISSING = frozenset({60, 81})
 
 
 def settle(bench: Workbench, journal: Journal, root: QName) -> int:
@@ -57,20 +56,11 @@ def _values(root: QName) -> dict[str, str | int]:
 def _count(journal: Journal, root: QName, sql: str) -> tuple[int, ...]:
     """Numbers from the query log; none if there is no log: nobody can tell then, and most servers have one."""
     journal.server.command(f"SYSTEM FLUSH LOGS{on_cluster(journal.cluster)} query_log")
-    try:
-        return tuple(int(number) for number in journal.server.rows(sql, _values(root))[0])
-    except ServerError as error:
-        if error.code not in _MISSING:
-            raise
-        return ()
+    rows = journal.server.rows_if_there(sql, _values(root))
+    return tuple(int(number) for number in rows[0]) if rows else ()
 
 
 def _name_failed(journal: Journal, root: QName) -> str:
     journal.server.command(f"SYSTEM FLUSH LOGS{on_cluster(journal.cluster)} part_log")
-    try:
-        rows = journal.server.rows(read_in_doubt(journal.cluster), _values(root))
-    except ServerError as error:
-        if error.code not in _MISSING:
-            raise
-        rows = []
+    rows = journal.server.rows_if_there(read_in_doubt(journal.cluster), _values(root))
     return f"the insert with token {str(rows[0][0])[:60]!r} failed and was not repeated yet" if rows else ""

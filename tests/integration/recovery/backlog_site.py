@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+
+from database_site import DatabaseSite
 
 from chmv_assets.core.batches import ATTEMPT_COLUMN, TASK_COLUMN, Slice, render_create_staging, staging_name
 from chmv_assets.core.landing import Batch, LandingFile
-from chmv_assets.core.names import QName
 from chmv_assets.core.recovery import Ask, Outcome
 from chmv_assets.core.statements import SourceFile, split_statements
-from chmv_assets.pipeline import Pipeline, load_pipeline
+from chmv_assets.pipeline import load_pipeline
 from chmv_assets.recovery.site import RecoverySite
 from chmv_assets.recovery_job import carry_out, handler_of
 from resources.clickhouse import Server
@@ -53,22 +54,8 @@ COLUMNS = [
 
 
 @dataclass
-class BacklogSite:
-    """The pipeline and a connection."""
-
-    server: Server
-    database: str
-    pipeline: Pipeline
-    logged: list[str] = field(default_factory=list)
-
-    def name(self, table: str) -> QName:
-        return QName(self.database, table)
-
-    def run(self, sql: str) -> None:
-        self.server.command(sql.replace("{db}", self.database))
-
-    def rows(self, sql: str) -> list[tuple[object, ...]]:
-        return self.server.rows(sql.replace("{db}", self.database))
+class BacklogSite(DatabaseSite):
+    """Events in several targets, with a landing."""
 
     def site(self) -> RecoverySite:
         return RecoverySite(self.pipeline, self.server, Journal(self.server), self.logged.append, run_id="test")

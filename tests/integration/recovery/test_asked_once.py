@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -16,24 +15,14 @@ from dagster._core.execution.api import execute_run
 from dagster._core.test_utils import create_test_daemon_workspace_context
 from dagster._core.workspace.load_target import PythonFileTarget
 from dagster._daemon.sensor import execute_sensor_iteration
-from view_scene import Scene, open_scene
+from view_scene import Scene
 from view_site import insert
 
 from chmv_assets.jobs import ASK_TAG, DUPLICATE_TAG, RECOVERY_JOB, recovery_run_config
-from resources.clickhouse import Server
-from resources.engine import EngineInfo
 from sensors.view_health import NAME
 
 pytestmark = pytest.mark.timeout(240)
 LOCATION = "from chmv_assets.definitions import build_definitions, load_declared\n\ndefs = build_definitions(load_declared())\n"
-
-
-@pytest.fixture
-def scene(
-    engine: EngineInfo, server: Server, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Scene]:
-    with open_scene(engine, server, database, tmp_path, monkeypatch) as made:
-        yield made
 
 
 def test_a_tick_evaluated_twice_asks_for_the_same_run_and_a_second_run_changes_nothing(scene: Scene) -> None:

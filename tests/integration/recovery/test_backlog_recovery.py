@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from backlog_site import BacklogSite, build_site, now_ms
+from backlog_site import BacklogSite, now_ms
 
 from chmv_assets import ingest_asset
 from chmv_assets.core.diversions import holds_commits
@@ -26,15 +24,8 @@ from resources.journal import Journal
 from resources.journal.diversions import note_diversion, read_diversion
 from resources.serving import Router
 from sensors.merge_backlog import watched_sources
-from sensors.merge_backlog_verdict import Cursor, Verdict, decide
-
-
-@pytest.fixture
-def site(server: Server, tmp_path: Path) -> Iterator[BacklogSite]:
-    name = f"backlog_{secrets.token_hex(4)}"
-    server.command(f"CREATE DATABASE {name}")
-    yield build_site(server, name, tmp_path)
-    server.command(f"DROP DATABASE {name} SYNC")
+from sensors.merge_backlog_verdict import Cursor, decide
+from sensors.verdict import Verdict
 
 
 @pytest.fixture
@@ -46,7 +37,7 @@ def routes_of(router: Router, site: BacklogSite) -> dict[str, str]:
     return {name.table: found.route for name, found in router.read_routes().items() if name.database == site.database}
 
 
-def tick(site: BacklogSite, cursor: Cursor | None = None) -> Verdict:
+def tick(site: BacklogSite, cursor: Cursor | None = None) -> Verdict[Cursor]:
     watched = watched_sources(site.pipeline)
     tables = {table for one in watched for table in one.tables}
     limits = site.pipeline.settings.limits

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import dagster as dg
@@ -15,14 +14,6 @@ from resources.clickhouse import Server
 from resources.engine import EngineInfo
 
 DAY, PARTITION = "2026-11-15", "20261115"
-
-
-@pytest.fixture
-def scene(
-    engine: EngineInfo, server: Server, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Scene]:
-    with open_scene(engine, server, database, tmp_path, monkeypatch) as made:
-        yield made
 
 
 def compare(scene: Scene) -> dg.AssetCheckEvaluation:

@@ -3,35 +3,24 @@
 from __future__ import annotations
 
 import json
-import secrets
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
-from backlog_site import BacklogSite, build_site
+from backlog_site import BacklogSite
 
 from chmv_assets import ingest
 from chmv_assets.ingest import Ingester
 from chmv_assets.ingest_asset import Ingested, run_metadata
 from chmv_assets.load import LoadSite, Taken
 from chmv_assets.recovery_job import build_recovery_job
-from resources.clickhouse import Server
 from resources.clickhouse_resource import ClickHouseResource
 from resources.engine import EngineInfo
 from resources.journal import Journal
 from resources.journal.diversions import note_diversion
 from sensors.late_data import build_late_data_sensor
 from sensors.merge_backlog import build_merge_backlog_sensor
-
-
-@pytest.fixture
-def site(server: Server, tmp_path: Path) -> Iterator[BacklogSite]:
-    name = f"diverted_{secrets.token_hex(4)}"
-    server.command(f"CREATE DATABASE {name}")
-    yield build_site(server, name, tmp_path)
-    server.command(f"DROP DATABASE {name} SYNC")
 
 
 def ingester(site: BacklogSite) -> Ingester:

@@ -16,7 +16,7 @@ from clickhouse_connect.driver.client import Client
 from chmv_assets.core.diversions import Diversion, write_diversion
 from chmv_assets.core.outages import Outage, write_outage
 from chmv_assets.core.recovery import load_ask
-from chmv_assets.core.serving import RouteRecord, write_route
+from chmv_assets.core.serving_journal import RouteRecord, write_route
 from chmv_assets.core.watermarks import Watermark, write_watermarks
 from chmv_assets.jobs import RECOVERY_JOB
 from chmv_assets.pipeline import Pipeline, load_pipeline

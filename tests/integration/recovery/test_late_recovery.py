@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
-import secrets
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 
 import pytest
-from backlog_site import BacklogSite, build_site
+from backlog_site import BacklogSite
 
 from chmv_assets.core.names import QName
 from chmv_assets.core.watermarks import BatchOutcome, Watermark, advance, seal
 from chmv_assets.core.windows import Window, period_start
 from resources import late_rows
-from resources.clickhouse import Server
 from resources.journal import Journal
 from resources.late_rows import LateSeen, read_late_rows
 from sensors.late_data import late_sources, reached_of
-from sensors.late_data_verdict import Cursor, Verdict, asked_of, decide
+from sensors.late_data_cursor import Cursor
+from sensors.late_data_verdict import asked_of, decide
+from sensors.verdict import Verdict
 
 UTC = timezone.utc
 LATE = "now() - INTERVAL 3 DAY"
-
-
-@pytest.fixture
-def site(server: Server, tmp_path: Path) -> Iterator[BacklogSite]:
-    name = f"late_{secrets.token_hex(4)}"
-    server.command(f"CREATE DATABASE {name}")
-    yield build_site(server, name, tmp_path)
-    server.command(f"DROP DATABASE {name} SYNC")
 
 
 def day_of(days_ago: int) -> Window:
@@ -43,7 +33,7 @@ def read(site: BacklogSite, fence_us: int | None, overlap: float = 5.0) -> LateS
     return read_late_rows(site.server, late_sources(site.pipeline), fence_us, overlap)
 
 
-def tick(site: BacklogSite, cursor: Cursor, done: set[str] | None = None, overlap: float = 5.0) -> Verdict:
+def tick(site: BacklogSite, cursor: Cursor, done: set[str] | None = None, overlap: float = 5.0) -> Verdict[Cursor]:
     seen = read(site, cursor.fence_us, overlap)
     reached = reached_of(site.pipeline, site.name("events"))
     return decide(seen, reached, cursor, now=time.time(), limits=site.pipeline.settings.limits, done=done or set())

@@ -19,7 +19,7 @@ from resources.engine import EngineInfo
 def site(
     engine: EngineInfo, server: Server, database: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ViewSite]:
-    yield make_site(engine.url, server, database, Path(tmp_path_factory.mktemp("ddl")))
+    yield make_site(server, database, Path(tmp_path_factory.mktemp("ddl")))
     server.command("TRUNCATE TABLE chmv.outages")
 
 

@@ -10,7 +10,7 @@ import pytest
 from view_site import ViewSite, insert, make_site
 
 from chmv_assets.core.recovery import Ask
-from chmv_assets.core.serving import Guard, write_guards
+from chmv_assets.core.serving_journal import Guard, write_guards
 from chmv_assets.recovery.arrivals import find_windows
 from chmv_assets.recovery.outage_book import read_open
 from chmv_assets.recovery.site import RecoverySite
@@ -23,7 +23,7 @@ from resources.journal import Journal
 def site(
     engine: EngineInfo, server: Server, database: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ViewSite]:
-    made = make_site(engine.url, server, database, Path(tmp_path_factory.mktemp("ddl")))
+    made = make_site(server, database, Path(tmp_path_factory.mktemp("ddl")))
     yield made
     server.command("TRUNCATE TABLE chmv.outages")
 

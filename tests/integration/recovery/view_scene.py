@@ -82,7 +82,7 @@ def open_scene(
         server.command(f"DROP TABLE IF EXISTS {database}.{name} SYNC")
     for name in ("both_a_mv", "both_b_mv"):
         server.command(f"DROP TABLE IF EXISTS {database}.{name} SYNC")
-    site = make_site(engine.url, server, database, declared)
+    site = make_site(server, database, declared)
     with (declared / "chmv.yaml").open("a") as file:
         file.write(f"thresholds: {{sensor_every: 5}}\n{settings}")
     for name, value in (

@@ -10,19 +10,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from database_site import DatabaseSite
+
 from chmv_assets.core.errors import ServerError
-from chmv_assets.core.names import QName
 from chmv_assets.core.recovery import Ask, Outcome
 from chmv_assets.core.statements import SourceFile, split_statements
 from chmv_assets.live_views import find_changed
-from chmv_assets.pipeline import Pipeline, load_pipeline
+from chmv_assets.pipeline import load_pipeline
 from chmv_assets.recovery.site import RecoverySite
 from chmv_assets.recovery.views import recover
 from chmv_assets.recovery_job import carry_out
-from resources.clickhouse import Endpoint, Server
+from resources.clickhouse import Server
 from resources.health import Health, fetch_health
 from resources.journal import Journal
-from sensors.view_health_verdict import LOOK_BACK_MS, Cursor, Verdict, decide, watch
+from sensors.verdict import Verdict
+from sensors.view_health_cursor import Cursor
+from sensors.view_health_verdict import LOOK_BACK_MS, decide
+from sensors.view_health_watch import watch
 
 DDL = """
 CREATE TABLE {db}.events (ts DateTime('UTC'), id UInt64, kind LowCardinality(String), value Int64, arrived DateTime64(3, 'UTC') DEFAULT now64(3))
@@ -75,32 +79,18 @@ TRUTH = {
 
 
 @dataclass
-class ViewSite:
-    """The pipeline, a connection, and the sensor's memory."""
+class ViewSite(DatabaseSite):
+    """Views of every class, and the sensor's memory."""
 
-    endpoint: Endpoint
-    server: Server
-    database: str
-    pipeline: Pipeline
     cursor: Cursor = field(default_factory=Cursor)
-    logged: list[str] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=itertools.count)
-
-    def name(self, table: str) -> QName:
-        return QName(self.database, table)
-
-    def run(self, sql: str) -> None:
-        self.server.command(sql.replace("{db}", self.database))
-
-    def rows(self, sql: str) -> list[tuple[object, ...]]:
-        return self.server.rows(sql.replace("{db}", self.database))
 
     def read(self) -> Health:
         self.run("SYSTEM FLUSH LOGS")
         watched = watch(self.pipeline.catalog, self.pipeline.settings)
         return fetch_health(self.server, watched.databases, int(time.time() * 1000) - LOOK_BACK_MS)
 
-    def tick(self) -> Verdict:
+    def tick(self) -> Verdict[Cursor]:
         """One tick; the cursor is kept."""
         health = self.read()
         watched = watch(self.pipeline.catalog, self.pipeline.settings)
@@ -112,7 +102,7 @@ class ViewSite:
 
     def repair(self, ask: Ask) -> Outcome:
         """A run of the recovery job, with a connection of its own."""
-        with Server(self.endpoint) as server:
+        with Server(self.server.endpoint) as server:
             site = RecoverySite(self.pipeline, server, Journal(server), self.logged.append, run_id="test")
             return carry_out(site, ask, recover)[0]
 
@@ -141,7 +131,7 @@ class ViewSite:
         errors: list[str] = []
 
         def write() -> None:
-            with Server(self.endpoint) as server:
+            with Server(self.server.endpoint) as server:
                 while not stop.is_set():
                     insert(server, self.database, next(self._numbers), errors)
                     time.sleep(seconds_between)
@@ -171,7 +161,7 @@ def insert(server: Server, database: str, number: int, errors: list[str], value:
             time.sleep(0.1)
 
 
-def make_site(engine_url: str, server: Server, database: str, folder: Path) -> ViewSite:
+def make_site(server: Server, database: str, folder: Path) -> ViewSite:
     text = DDL.replace("{db}", database)
     (folder / "01.sql").write_text(text)
     (folder / "chmv.yaml").write_text(SETTINGS.format(db=database))
@@ -180,4 +170,4 @@ def make_site(engine_url: str, server: Server, database: str, folder: Path) -> V
         server.command(statement.text)
     server.command(f"INSERT INTO {database}.strictness VALUES (0)")
     Journal(server).prepare()
-    return ViewSite(Endpoint(engine_url), server, database, pipeline)
+    return ViewSite(server, database, pipeline)

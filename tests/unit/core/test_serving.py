@@ -12,7 +12,6 @@ from chmv_assets.core.serving import (
     ANY_BLOCK,
     UNGUARDED,
     CopyPlan,
-    Guard,
     Held,
     TargetFacts,
     copy_survived,
@@ -29,6 +28,7 @@ from chmv_assets.core.serving import (
     snapshot_refusal,
     status_of,
 )
+from chmv_assets.core.serving_journal import Guard
 
 X = QName("shop", "x")
 DDL = """

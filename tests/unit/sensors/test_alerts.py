@@ -19,7 +19,8 @@ from chmv_assets.core.catalog import SourceFile, build_catalog
 from chmv_assets.core.settings import Settings
 from chmv_assets.pipeline import Pipeline
 from resources.webhook import send_alert
-from sensors.alerts import ALERTS_PER_TICK, CHECK_SENSOR, ISOLATION_SENSOR, RUN_SENSOR, build_alert_sensors
+from sensors.alert_texts import ALERTS_PER_TICK, isolation_alerts
+from sensors.alerts import CHECK_SENSOR, ISOLATION_SENSOR, RUN_SENSOR, build_alert_sensors
 
 SECRET = "T000-very-secret"
 DDL = "CREATE TABLE s.daily (day Date, hits UInt64) ENGINE = SummingMergeTree ORDER BY day"
@@ -238,3 +239,12 @@ def test_a_webhook_that_does_not_answer_costs_its_timeout_and_no_more() -> None:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/{SECRET}"
         problem = send_alert({"text": "x"}, {"CHMV_ALERT_URL": url}, timeout_seconds=0.2, sleep=lambda _seconds: None)
     assert problem == "the webhook could not be reached (TimeoutError), tried 2 times"
+
+
+def test_isolations_that_are_too_many_for_one_tick_are_told_together() -> None:
+    runs = [dg.DagsterRun(job_name="recovery_job", tags={"chmv/subject": f"d.view_{n}"}) for n in range(ALERTS_PER_TICK + 2)]  # fmt: skip
+    alerts = isolation_alerts(runs)
+    assert len(alerts) == ALERTS_PER_TICK
+    assert [alert["subject"] for alert in alerts] == ["d.view_0", "d.view_1", "d.view_2", "3 views"]
+    assert "3 more views are isolated: d.view_3, d.view_4, d.view_5" in alerts[-1]["text"]
+    assert alerts[-1]["views"] == ["d.view_3", "d.view_4", "d.view_5"]

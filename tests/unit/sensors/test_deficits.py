@@ -13,7 +13,10 @@ from chmv_assets.core.settings import parse_settings
 from chmv_assets.core.thresholds import Limits
 from chmv_assets.core.windows import window_of_key
 from resources.health import Health, KnownOutage, LiveView
-from sensors.view_health_verdict import Cursor, Verdict, decide, load_cursor, watch
+from sensors.verdict import Verdict
+from sensors.view_health_cursor import Cursor, load_cursor
+from sensors.view_health_verdict import decide
+from sensors.view_health_watch import watch
 
 DAILY, DAILY_MV, EVENTS = QName("s", "daily"), QName("s", "daily_mv"), QName("s", "events")
 FIRST, SECOND = (window_of_key(day, "day", "UTC") for day in ("2026-11-14", "2026-11-15"))
@@ -59,7 +62,7 @@ def test_a_deficit_is_open_until_its_windows_are_equal(
     assert follow(follow({}, evaluations), evaluations) == open_, "the last minute is read twice"
 
 
-def verdict(health: Health = WELL) -> Verdict:
+def verdict(health: Health = WELL) -> Verdict[Cursor]:
     cursor = Cursor(declared=WATCHED.declared, at_ms=1, checked=5.5, deficits=deficit(7, A, B))
     assert load_cursor(cursor.dump()) == cursor
     return decide(WATCHED, health, {}, cursor, Limits())

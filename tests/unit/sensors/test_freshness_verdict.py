@@ -21,7 +21,8 @@ from chmv_assets.core.freshness import (
 from chmv_assets.core.names import QName
 from chmv_assets.core.settings import ObjectPolicy
 from chmv_assets.core.versions import VersionParts, join_version
-from sensors.freshness_verdict import Cursor, Incident, Verdict, build_reach, decide, load_cursor
+from sensors.freshness_verdict import Cursor, Incident, build_reach, decide, load_cursor
+from sensors.verdict import Verdict
 
 NOW = 1_800_000_000_000
 SLA = 300
@@ -71,7 +72,7 @@ def judge(
     cursor: Cursor | None = None,
     now_ms: int = NOW,
     recovery: str = "auto",
-) -> Verdict:
+) -> Verdict[Cursor]:
     seen = Seen(lags=lags, routes={one.target: one for one in routes})
     return decide(
         seen,
@@ -82,7 +83,7 @@ def judge(
     )
 
 
-def asked(verdict: Verdict) -> list[tuple[str, str]]:
+def asked(verdict: Verdict[Cursor]) -> list[tuple[str, str]]:
     return [(ask.subject.table, ask.damage) for ask in verdict.asks]
 
 

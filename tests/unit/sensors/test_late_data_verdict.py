@@ -17,7 +17,9 @@ from chmv_assets.core.watermarks import WatermarkStatus, micros
 from chmv_assets.core.windows import Window, periods
 from resources.late_rows import LateHour, LateMark, LateSeen
 from sensors import late_data_verdict
-from sensors.late_data_verdict import Cursor, Flight, Reached, Verdict, asked_of, decide, load_cursor, with_root
+from sensors.late_data_cursor import Cursor, Flight, load_cursor
+from sensors.late_data_verdict import Reached, asked_of, decide, with_root
+from sensors.verdict import Verdict
 
 EVENTS, ADDED, OPAQUE, BEHIND = (QName("shop", name) for name in ("events", "added", "opaque", "behind"))
 START = datetime(2026, 7, 5, tzinfo=timezone.utc)
@@ -62,14 +64,14 @@ def seen(*hours: LateHour, marks: Sequence[LateMark] = ()) -> LateSeen:
 
 def run(
     found: LateSeen, cursor: Cursor | None = None, now: float = NOW, limits: Limits = LIMITS, **more: object
-) -> Verdict:
+) -> Verdict[Cursor]:
     graph = more.pop("graph", GRAPH)
     verdict = decide(found, graph, cursor or Cursor(), now=now, limits=limits, **more)  # type: ignore[arg-type]
     assert load_cursor(verdict.cursor.dump()) == verdict.cursor
     return verdict
 
 
-def asked(verdict: Verdict) -> list[tuple[str, QName, tuple[Window, ...]]]:
+def asked(verdict: Verdict[Cursor]) -> list[tuple[str, QName, tuple[Window, ...]]]:
     return [(ask.damage, ask.subject, ask.windows) for ask in verdict.asks]
 
 

@@ -13,7 +13,8 @@ from chmv_assets.core.names import QName
 from chmv_assets.core.thresholds import Limits, in_peak
 from resources.backlog import Backlog, Fullest
 from sensors import merge_backlog_verdict
-from sensors.merge_backlog_verdict import Cursor, Known, Verdict, Watched, asked_of, decide, load_cursor
+from sensors.merge_backlog_verdict import Cursor, Known, Watched, asked_of, decide, load_cursor
+from sensors.verdict import Verdict
 
 EVENTS, HOURLY = QName("shop", "events"), QName("shop", "hourly")
 SOURCE = Watched(source=EVENTS, tables=(EVENTS, HOURLY))
@@ -43,7 +44,7 @@ def known(parts: int, tier: int = 1, at: float = NOON - 60, number: int = 5, par
     return Cursor(tables={HOURLY: Known(partition, parts, at, tier, number)})
 
 
-def run(found: Backlog, cursor: Cursor | None = None, now: float = NOON, **more: object) -> Verdict:
+def run(found: Backlog, cursor: Cursor | None = None, now: float = NOON, **more: object) -> Verdict[Cursor]:
     options: dict[str, object] = {"limits": LIMITS, "zone": "UTC", **more}
     return decide(found, [SOURCE], cursor or Cursor(), now=now, **options)  # type: ignore[arg-type]
 

@@ -14,8 +14,11 @@ from chmv_assets.core.thresholds import Limits
 from resources.health import FailedRefresh, Failures, Health, KnownOutage, LiveView, Lost
 from sensors.asking import ask_digest
 from sensors.attempts import Attempts
+from sensors.verdict import Verdict
 from sensors.view_health import escalate
-from sensors.view_health_verdict import Cursor, Verdict, Watch, decide, load_cursor, watch
+from sensors.view_health_cursor import Cursor, load_cursor
+from sensors.view_health_verdict import decide
+from sensors.view_health_watch import Watch, watch
 
 DDL = """
 CREATE TABLE s.events (ts DateTime, id UInt64) ENGINE = MergeTree ORDER BY id;
@@ -63,11 +66,11 @@ def failing(*moments: int) -> dict[str, Any]:
 
 def conclude(
     cursor: Cursor = SEEN, changed: dict[QName, tuple[str, ...]] | None = None, watch: Watch = WATCHED, **found: Any
-) -> Verdict:
+) -> Verdict[Cursor]:
     return decide(watch, replace(WELL, **found), changed or {}, cursor, Limits())
 
 
-def shown(verdict: Verdict) -> list[tuple[str, str, int | None]]:
+def shown(verdict: Verdict[Cursor]) -> list[tuple[str, str, int | None]]:
     return [(str(ask.subject), ask.damage, ask.since_ms) for ask in verdict.asks]
 
 
