@@ -6,12 +6,13 @@ notes every answer that is below what was there when it began: that would be a h
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
@@ -52,8 +53,12 @@ CREATE TABLE shop.by_country (day Date, country LowCardinality(String), n UInt64
   ENGINE = SummingMergeTree PARTITION BY toYYYYMMDD(day) ORDER BY (day, country) {WINDOW};
 CREATE MATERIALIZED VIEW shop.by_country_mv TO shop.by_country AS SELECT toDate(e.at) AS day, u.country AS country, count() AS n,
   sum(e.amount) AS amount FROM shop.events AS e LEFT ANY JOIN shop.users AS u ON u.user = e.user GROUP BY day, country;
+CREATE TABLE shop.strictness (strict UInt8) ENGINE = MergeTree ORDER BY tuple();
+CREATE TABLE shop.checked (day Date, n UInt64) ENGINE = SummingMergeTree PARTITION BY toYYYYMMDD(day) ORDER BY day {WINDOW};
+CREATE MATERIALIZED VIEW shop.checked_mv TO shop.checked AS SELECT toDate(at) AS day, count() AS n FROM shop.events
+  WHERE throwIf((SELECT max(strict) FROM shop.strictness) > 0, 'every row is refused') = 0 GROUP BY day;
 """
-TARGETS = ("hourly", "monthly", "latest", "by_country")
+TARGETS = ("hourly", "monthly", "latest", "by_country", "checked")
 DAYS = 5
 USERS = 200
 READS = {
@@ -61,6 +66,7 @@ READS = {
     "monthly": "SELECT 'month', sum(n) FROM serving.monthly",
     "latest": "SELECT toString(day), count() FROM serving.latest GROUP BY 1",
     "by_country": "SELECT toString(day), sum(n) FROM serving.by_country GROUP BY 1",
+    "checked": "SELECT toString(day), sum(n) FROM serving.checked GROUP BY 1",
 }
 
 
@@ -71,7 +77,7 @@ version: 1
 default_database: shop
 start: "{start:%Y-%m-%d}"
 sources:
-  shop.events: {{event_time: at, arrival: arrived}}
+  shop.events: {{event_time: at, arrival: arrived, landing: {{path: landing, format: jsonl}}}}
 thresholds: {{sensor_every: 5, peak_starts: 0, peak_ends: 0, probe_after: 5, retry_after: 5, snapshot_every: 60}}
 """
 
@@ -96,6 +102,13 @@ class Site:
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         with self.server() as server:
             return server.rows(sql)
+
+    def land(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """A file of rows for Spark to ingest, put in place at once."""
+        landing = self.folder / "ddl" / "landing"
+        part = landing.parent / f"{name}.part"
+        part.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        part.rename(landing / f"{name}.jsonl")
 
     def kill_engine(self) -> None:
         """SIGKILL, and a supervisor that starts it again."""
@@ -210,7 +223,7 @@ def running_site(folder: Path, free_port: Callable[[], int]) -> Iterator[Site]:
     now = datetime.now(timezone.utc)
     engine = start_engine(EngineOptions(data_dir=folder / "engine"))
     declared = folder / "ddl"
-    declared.mkdir()
+    (declared / "landing").mkdir(parents=True)
     (declared / "all.sql").write_text(DDL, encoding="utf-8")
     (declared / "chmv.yaml").write_text(settings_text(now), encoding="utf-8")
     environ = {

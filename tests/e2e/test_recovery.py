@@ -1,6 +1,6 @@
 """Ten ways to break a pipeline, one after another, under a writer and readers: each is found by a sensor and repaired without a human.
 
-The real daemon, web server and engine. Every repair ends with targets that equal their queries, and readers of `serving.*` never see less
+The real daemon, web server, engine and Spark. Every repair ends with targets that equal their queries, and readers of `serving.*` never see less
 than there was at the start. The table of times is printed, and stands in docs/recovery.md.
 """
 
@@ -25,6 +25,7 @@ from chmv_assets.recovery.windows import align
 from resources.reconcile import Reconciler
 
 REPAIR_SECONDS = 120.0
+OPAQUE = {"shop.by_country", "shop.checked"}
 pytestmark = pytest.mark.timeout(400)
 
 
@@ -210,23 +211,50 @@ def test_rows_come_three_days_late(scene: Scene) -> None:
     scene.site.run(
         f"INSERT INTO shop.events (id, user, kind, amount, at) SELECT 900000000 + number, number, 'late', 5, toDateTime({int(at.timestamp())}) FROM numbers(50)"
     )
-    done = scene.repaired("rows three days late, for additive, replacing and opaque targets", since, ("late rows",))
-    assert {row[0] for row in done} == {"shop.by_country"}
+    done = scene.repaired(
+        "rows three days late, for additive, replacing and opaque targets", since, ("late rows",), wanted=len(OPAQUE)
+    )
+    assert {row[0] for row in done} == OPAQUE
     after = scene.site.rows(
         "SELECT count() FROM chmv.rebuilds FINAL WHERE target IN ('shop.hourly', 'shop.latest') AND status = 'published'"
     )
     assert before == after  # they took the rows themselves
 
 
-def test_a_view_throws(scene: Scene) -> None:
+def test_a_file_with_late_rows_lands(scene: Scene) -> None:
+    """The landing sensor, Spark and the late data sensor, one after the other."""
     since = time.time()
-    refusals = scene.writer.refusals
-    scene.site.run(
-        "ALTER TABLE shop.monthly_mv MODIFY QUERY SELECT toStartOfMonth(hour) AS month, kind, sum(n) + throwIf(1, 'broken by hand') AS n "
-        "FROM shop.hourly GROUP BY month, kind"
-    )
-    scene.repaired("a view throws, every insert fails", since, ("changed",))
+    at = datetime.now(timezone.utc) - timedelta(days=4)  # not the day that was just rebuilt: that one rests for a while
+    scene.site.land(
+        "late",
+        [{"id": 950_000_000 + n, "user": n, "kind": "landed", "amount": 3, "at": f"{at:%Y-%m-%d %H:%M:%S}"} for n in range(50)],
+    )  # fmt: skip
+    scene.repaired("a landing file with rows four days late, through Spark", since, ("late rows",), wanted=len(OPAQUE))
+    assert scene.site.rows("SELECT count() FROM shop.events WHERE kind = 'landed'") == [(50,)]
+    assert scene.site.rows("SELECT sum(n) FROM shop.hourly WHERE kind = 'landed'") == [(50,)]
+
+
+def test_a_view_throws(scene: Scene) -> None:
+    """Every insert fails until the view is taken off; when its cause is gone it comes back by itself, with what it missed."""
+    since = time.time()
+    refusals, rows = scene.writer.refusals, scene.writer.rows
+    scene.site.run("INSERT INTO shop.strictness VALUES (1)")
+    _wait(lambda: _isolated(scene), 90, "the isolation of the view")
     assert scene.writer.refusals > refusals
+    _wait(lambda: scene.writer.rows > rows + 50, 30, "the writer's going on")
+    detected, off = scene.site.rows(
+        f"SELECT min(detected_ms), max(ended_ms) FROM chmv.recoveries FINAL WHERE status = 'isolated' AND detected_ms >= {int(since * 1000) - 1000}"
+    )[0]
+    scene.lines.append(f"| a view throws, every insert fails: it is taken off | {detected / 1000 - since:.0f} s | {off / 1000 - since:.0f} s | 3 |")  # fmt: skip
+    since = time.time()
+    scene.site.run("TRUNCATE TABLE shop.strictness")
+    scene.repaired("… and comes back when its cause is gone", since, ("probe",))
+
+
+def _isolated(scene: Scene) -> bool:
+    return bool(
+        scene.site.rows("SELECT 1 FROM chmv.outages FINAL WHERE view = 'shop.checked_mv' AND status = 'isolated'")
+    )
 
 
 def test_the_server_is_killed(scene: Scene) -> None:
