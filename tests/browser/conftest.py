@@ -58,10 +58,6 @@ CHROMIUM_ARGUMENTS = (
 ONLY_LOOPBACK = f"--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE {LOOPBACK}"
 _FAILED = pytest.StashKey[bool]()
 
-collect_ignore = (
-    [] if os.environ.get("CHMV_THOROUGH") else ["test_recovery_ui.py"]
-)  # a second demo: on demand (CONTRIBUTING.md)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveDemo:

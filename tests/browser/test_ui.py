@@ -11,40 +11,17 @@ import re
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
 from urllib.parse import quote
 
 import pytest
-from conftest import PATIENCE_MS, LiveDemo, Visit
-from playwright.sync_api import Locator, Page, expect
+from conftest import LiveDemo, Visit
+from pages import ask, expect_sound, expect_texts, seen
+from playwright.sync_api import expect
 
 TARGET = "/assets/shop/traffic_hourly"
 RUN_SECONDS = 120
-BROKEN = re.compile(r"PythonError|Unexpected error|An error occurred|Loading error|Failed to load|Traceback")
 
-pytestmark = pytest.mark.timeout(240)
-
-
-def seen(where: Page | Locator, text: str | re.Pattern[str], *, exact: bool = True) -> Locator:
-    """The first visible place of a text; Dagster keeps hidden copies to measure widths."""
-    return where.get_by_text(text, exact=exact).locator("visible=true").first
-
-
-def expect_texts(where: Page | Locator, *texts: str) -> None:
-    for text in texts:
-        expect(seen(where, text), f"wanted to see {text!r}").to_be_visible(timeout=PATIENCE_MS)
-
-
-def expect_sound(page: Page) -> None:
-    body = page.locator("body").inner_text()
-    found = BROKEN.search(body)
-    assert found is None, f"{page.url} shows {found.group() if found else ''}: {body[:2000]}"
-
-
-def ask(demo: LiveDemo, query: str) -> Any:
-    answer = demo.ui.graphql(query)
-    assert "errors" not in answer, answer
-    return answer["data"]
+pytestmark = pytest.mark.timeout(300)
 
 
 def stands_for(shown: str, name: str) -> bool:
@@ -254,3 +231,14 @@ def test_page_loads_without_errors(visit: Visit, path: str, sign: str) -> None:
     expect(page.get_by_text(re.compile("^Loading")).locator("visible=true")).to_have_count(0)
     expect_sound(page)
     visit.keep()
+
+
+# They come last, since they break the demo, and stand in this module, since each has a demo of its own.
+from recovery_pages import (  # noqa: E402
+    repair,  # noqa: F401
+    sensors,  # noqa: F401
+    test_a_repair_tells_its_story_on_the_page_of_its_run,  # noqa: F401
+    test_every_recovery_sensor_is_listed_and_runs,  # noqa: F401
+    test_the_last_tick_says_what_was_seen_with_numbers,  # noqa: F401
+    test_the_page_of_the_target_says_how_it_stands,  # noqa: F401
+)

@@ -109,7 +109,7 @@ def test_a_batch_survives_the_journal(database: str, table: str, winners: list[S
         rows=sum(one.rows for one in winners), detail=detail, owner="me",
     )  # fmt: skip
     values = write_batch(record).parameters
-    row = [values[name] for name in ("batch", "source", "status", "slices", "rows", "detail", "owner", "version")]
+    row = [values[name] for name in ("batch_id", "source", "status", "slices", "rows", "detail", "owner", "version")]
     assert decode_batch(row) == record
     assert encode_slices(winners) == values["slices"]
 

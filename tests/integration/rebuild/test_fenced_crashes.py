@@ -72,7 +72,7 @@ def test_killed_after_every_step_in_turn(site: Site, tmp_path: Path) -> None:
     _, _, steps = site.rebuilder().explain(node, HOT, "fenced")
     begun = next(at for at, step in enumerate(steps) if step.kind == "fence")
     swap = next(at for at, step in enumerate(steps) if step.kind == "publish")
-    with driver(site, tmp_path) as drive, site.under_fire(2, pause_seconds=0.03):
+    with driver(site, tmp_path) as drive, site.under_fire(2, pause_seconds=0.08):
         for number in range(begun, len(steps)):
             kind, neighbour = steps[number].kind, steps[number + 1].kind if number + 1 < len(steps) else ""
             if kind not in MANY and (len(site.targets) > 1 or kind == neighbour):
@@ -97,7 +97,7 @@ def test_recovery_may_be_killed_too(site: Site, tmp_path: Path) -> None:
     node = site.catalog.objects[QName(site.database, "t")]
     _, _, steps = site.rebuilder().explain(node, HOT, "fenced")
     raised = next(at for at, step in enumerate(steps) if step.kind == "raise fence")
-    with driver(site, tmp_path) as drive, site.under_fire(2, pause_seconds=0.03):
+    with driver(site, tmp_path) as drive, site.under_fire(2, pause_seconds=0.08):
         assert drive(str(raised)) == -9
         site.forget_leases()
         for fatal in range(1, 40, 3):

@@ -1,6 +1,7 @@
 """What a person sees of recovery: the sensors and what they say, a run that repaired a dropped view, and the status of its target.
 
-The sensors are switched on as in the UI, a view of the demo is dropped, and nobody helps. Each test leaves a screenshot.
+The sensors are switched on as in the UI, a view of the demo is dropped, and nobody helps. Each test leaves a screenshot. They run as a part
+of `test_ui`, in its demo.
 """
 
 from __future__ import annotations
@@ -13,15 +14,13 @@ from typing import Any
 
 import pytest
 from conftest import PATIENCE_MS, LiveDemo, Visit
+from pages import ask, expect_sound, expect_texts, seen
 from playwright.sync_api import expect
-from test_ui import ask, expect_sound, expect_texts, seen
 
 SENSORS = ("view_health_sensor", "merge_backlog_sensor", "late_data_sensor", "freshness_sensor", "reaper_sensor")
 REPAIR_SECONDS = 150
 LOCATION = "chmv"  # in workspace.yaml
 VIEW, TARGET = "shop.traffic_hourly_mv", "shop/traffic_hourly"
-
-pytestmark = pytest.mark.timeout(300)
 
 
 def selector(**more: str) -> str:
