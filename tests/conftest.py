@@ -16,7 +16,7 @@ from clickhouse_connect.driver.client import Client
 from resources.clickhouse import Endpoint, Server
 from resources.engine import EngineInfo, EngineOptions, start_engine, stop_engine
 
-# What takes minutes in one piece comes first: begun last, it would leave one of the two workers idle (`--no-loadscope-reorder`).
+# What takes minutes in one piece comes first: begun last, it would leave the other workers idle (`--no-loadscope-reorder`).
 _LONG = ("tests/spark/chaos/", "tests/e2e/test_recovery", "tests/stateful/", "tests/torture/", "tests/spark/", "tests/browser/", "tests/e2e/", "tests/integration/rebuild/")  # fmt: skip
 
 
