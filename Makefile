@@ -42,7 +42,7 @@ browser:
 	@tests/browser/provide_chromium
 
 test: check browser
-	@$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder $$(tests/browser/provide_chromium --pytest-arguments)
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder $$(tests/browser/provide_chromium --pytest-arguments)
 
 bench: $(VENV)/.ready
 	@$(BIN)/python bench/load_location.py

@@ -20,9 +20,8 @@ from resources.engine import EngineInfo, EngineOptions, start_engine, stop_engin
 _LONG = ("tests/spark/chaos/", "tests/e2e/test_recovery", "tests/stateful/", "tests/torture/", "tests/spark/", "tests/browser/", "tests/e2e/", "tests/integration/rebuild/")  # fmt: skip
 
 
-collect_ignore = (
-    [] if os.environ.get("CHMV_THOROUGH") else ["spark/test_standalone_cluster.py"]
-)  # on demand (CONTRIBUTING.md)
+# On demand (CONTRIBUTING.md): clusters of Spark processes.
+collect_ignore = [] if os.environ.get("CHMV_THOROUGH") else ["spark/test_standalone_cluster.py", "spark/test_ingest_on_cluster.py"]  # fmt: skip
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

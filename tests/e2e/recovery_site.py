@@ -197,7 +197,7 @@ class Reader(threading.Thread):
 
     def run(self) -> None:
         server: Server | None = None
-        while not self.ended.wait(0.25):
+        while not self.ended.wait(0.4):
             for table, sql in READS.items():
                 try:
                     server = server or self.site.server()
