@@ -6,12 +6,13 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 DEMO_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format browser bench clean
+.PHONY: help demo test thorough check format browser bench clean
 
 help:
 	@echo "make demo              bring everything up: engine, DDL, data, Dagster UI (Ctrl-C stops it)"
 	@echo "make demo HEADLESS=1   the same, prints a summary table and stops"
 	@echo "make test              lint, types, import rules and all tests"
+	@echo "make thorough          all tests, also those that are too long for every run"
 	@echo "make check             lint, types and import rules only"
 	@echo "make bench             the benchmarks in bench/, as ratios"
 	@echo "make clean             remove the environment and the demo's state"
@@ -44,10 +45,15 @@ browser:
 test: check browser
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder $$(tests/browser/provide_chromium --pytest-arguments)
 
+# Everything, also what takes too long for every run: all points to die at, the ten breaks, clusters of Spark processes.
+thorough: check browser
+	@CHMV_THOROUGH=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder $$(tests/browser/provide_chromium --pytest-arguments)
+
 bench: $(VENV)/.ready
 	@$(BIN)/python bench/load_location.py
 	@$(BIN)/python bench/ingest.py
 	@$(BIN)/python bench/rebuild.py
+	@$(BIN)/python bench/sensors.py
 
 clean:
 	@[ ! -x $(BIN)/chmv ] || $(BIN)/chmv engine stop --data .chmv/engine >/dev/null 2>&1 || true

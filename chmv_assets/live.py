@@ -19,6 +19,12 @@ from chmv_assets.core.names import QName, parse_qname
 from resources.clickhouse import Server
 from resources.introspect import LiveObject, fetch_canonical_type, fetch_formatted, fetch_objects, fetch_query_tables
 
+HIDDEN = (
+    ".inner.",
+    ".inner_id.",
+    ".tmp.inner",
+)  # tables of views without TO, and those that a refresh fills before it swaps them in
+
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
@@ -35,7 +41,7 @@ class Disagreement:
 def build_live_catalog(server: Server, databases: Sequence[str] = ()) -> tuple[Catalog, tuple[LiveObject, ...]]:
     """Read the server's objects into a catalog; files are named after the objects."""
     objects = tuple(fetch_objects(server, databases))
-    declared = [live for live in objects if not live.name.table.startswith((".inner.", ".inner_id."))]
+    declared = [live for live in objects if not live.name.table.startswith(HIDDEN)]
     files = [SourceFile(path=str(live.name), text=live.sql) for live in declared if live.sql]
     catalog = build_catalog(files, default_database="default")
     return _ask_server(catalog, declared, server), objects

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -290,3 +291,23 @@ def test_other_spellings_of_a_type_are_no_change(clickhouse: Client, server: Ser
     clickhouse.command(f"ALTER TABLE {database}.spelled MODIFY COLUMN n Nullable(Int128)")
     (difference,) = compare_with_live(catalog, fetch_objects(server), server, [name])[name].differences
     assert (difference.what, difference.live) == ("type of n", "Nullable(Int128)")
+
+
+def test_table_that_a_refresh_fills_is_no_object(clickhouse: Client, server: Server, database: str) -> None:
+    clickhouse.command(f"CREATE TABLE {database}.slow (n UInt64) ENGINE = MergeTree ORDER BY n")
+    clickhouse.command(
+        f"CREATE MATERIALIZED VIEW {database}.slow_mv REFRESH EVERY 1 DAY TO {database}.slow AS SELECT sum(number + sleepEachRow(0.2)) AS n "
+        "FROM numbers(100) SETTINGS max_block_size = 1"
+    )
+    clickhouse.command(f"SYSTEM REFRESH VIEW {database}.slow_mv")
+    hidden = f"SELECT count() FROM system.tables WHERE database = '{database}' AND startsWith(name, '.tmp.inner')"
+    for _ in range(200):
+        if int(str(clickhouse.command(hidden))):
+            break
+        time.sleep(0.05)
+    else:
+        pytest.fail("the refresh made no table")
+    catalog, _ = build_live_catalog(server, [database])
+    assert not [name for name in catalog.objects if name.table.startswith(".tmp")]
+    clickhouse.command(f"SYSTEM CANCEL VIEW {database}.slow_mv")
+    clickhouse.command(f"DROP TABLE {database}.slow_mv SYNC")
