@@ -16,6 +16,7 @@ GATE_PREFIX = "__chmv_fence_"
 GATE_SECONDS = 30.0
 MARGIN_SECONDS = 3.0  # a publication is not begun when less than this is left
 REFUSED_CODES = (469, 774)
+_NOT_THE_SERVERS = "database NOT IN ('system', 'INFORMATION_SCHEMA', 'information_schema')"
 _RECENT = "event_date >= toDate(now() - {seconds:UInt32}) AND event_time > now() - {seconds:UInt32}"
 
 
@@ -42,7 +43,7 @@ def read_gates() -> str:
     return (
         "SELECT database, name, found[1], toInt64(found[2]), toUnixTimestamp64Milli(now64(3)) FROM ("
         f"SELECT database, name, arrayJoin(extractAllGroupsVertical(create_table_query, '{pattern}')) AS found "
-        f"FROM system.tables WHERE position(create_table_query, '{GATE_PREFIX}') > 0)"
+        f"FROM system.tables WHERE {_NOT_THE_SERVERS} AND position(create_table_query, '{GATE_PREFIX}') > 0)"
     )
 
 

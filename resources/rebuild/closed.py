@@ -19,6 +19,7 @@ from chmv_assets.core.rebuild_journal import RebuildRecord, RebuildStatus, write
 from chmv_assets.core.rebuild_plan import Step, find_roots
 from chmv_assets.core.settings_values import Protocol
 from chmv_assets.core.windows import Window
+from resources.introspect import PartitionState
 from resources.journal import Journal
 from resources.rebuild.barrier import deliver, require_delivered
 from resources.rebuild.recovery import clear_unverified
@@ -98,7 +99,7 @@ class _ClosedRun:
         for root in self.roots:  # each time: what failed half way since is among the rows that are computed now
             settle(bench, self.journal, root)
         with ExitStack() as held:
-            scratches = self._compute(fences, held)
+            scratches = self._compute(fences, states, held)
             if bench.look(self.target, self.window, self.views)[0] != fences:
                 return None
             self._swap(scratches)
@@ -110,7 +111,7 @@ class _ClosedRun:
         self._note("published", 1)
         return sum(state.rows for state in states)
 
-    def _compute(self, fences: Sequence[SourceState], held: ExitStack) -> list[QName]:
+    def _compute(self, fences: Sequence[SourceState], states: Sequence[PartitionState], held: ExitStack) -> list[QName]:
         """Scratches with all shares: those that the views' own materialization has left, or a new one for all of them."""
         bench = self.bench
         kept = take_shares(bench, self.journal, self.views, self.window, fences, held)
@@ -123,7 +124,7 @@ class _ClosedRun:
         bench.executor.create_like(self._scratch, self.target.name)
         for number, view in enumerate(self.views):
             feed, _ = bench.feed(view, self.window)
-            bench.check_room(feed)
+            bench.check_room(feed, states)
             bench.fill(feed, self._scratch, is_new=number == 0)
         return [self._scratch]
 

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from chmv_assets.core.model import Object
 from chmv_assets.core.names import QName
 from resources.executor import Executor
-from resources.introspect import fetch_partitions
 
 PARTS_SECONDS = 300.0
 _SETTING = "parts_to_delay_insert"
@@ -45,7 +44,12 @@ def merge_aside(
 
 def _count_parts(executor: Executor, table: QName) -> int:
     """The number of parts in the partition that has most of them."""
-    return max((state.parts for state in fetch_partitions(executor.server, [table]).get(table, ())), default=0)
+    rows = executor.server.rows(
+        "SELECT count() AS parts FROM system.parts WHERE active AND database = {d:String} AND table = {t:String} "
+        "GROUP BY partition_id ORDER BY parts DESC LIMIT 1",
+        {"d": table.database, "t": table.table},
+    )
+    return int(rows[0][0]) if rows else 0
 
 
 def _fetch_default(executor: Executor) -> str:
