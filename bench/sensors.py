@@ -16,11 +16,8 @@ most 3 queries per tick, ratio at most 2. The exit code is 0 whatever comes out:
 
 from __future__ import annotations
 
-import importlib
-import inspect
 import logging
 import os
-import pkgutil
 import sys
 import tempfile
 import time
@@ -161,19 +158,9 @@ def fill_some(
 
 
 def discover(pipeline: Pipeline) -> list[dg.SensorDefinition]:
-    """The sensors of the location, and those of modules in `sensors` that it does not list (yet). Sensors over runs are not ticks of ours."""
-    found = {one.name: one for one in sensors.build_sensors(pipeline, running=False)}
-    for module in pkgutil.iter_modules(sensors.__path__, "sensors."):
-        try:
-            loaded = importlib.import_module(module.name)
-        except ImportError as error:  # being written
-            click.echo(f"{module.name}: not loaded, {error}", err=True)
-            continue
-        for name, build in inspect.getmembers(loaded, inspect.isfunction):
-            if name.startswith("build_") and name.endswith("_sensor") and build.__module__ == module.name:
-                made = build(pipeline, running=False)
-                found.setdefault(made.name, made)
-    return [one for one in found.values() if not isinstance(one, dg.RunStatusSensorDefinition)]
+    """The sensors of the location. Those over runs are not ticks of ours."""
+    found = sensors.build_sensors(pipeline, running=False)
+    return [one for one in found if not isinstance(one, dg.RunStatusSensorDefinition)]
 
 
 def tick(measured: Measured, instance: dg.DagsterInstance, resources: Mapping[str, Any]) -> tuple[float, int]:
