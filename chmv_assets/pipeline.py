@@ -85,6 +85,16 @@ def parse_folder(
     return Pipeline(catalog=catalog, settings=settings, ddl_dir=ddl_dir, fingerprint="")
 
 
+def read_sources(ddl_dir: Path) -> tuple[tuple[str, str], ...]:
+    """The DDL files of a folder, as text: path → statements."""
+    found: list[tuple[str, str]] = []
+    for path, content in _read_folder(ddl_dir):
+        decoded = decode_source(path, content) if path != SETTINGS_FILE else None
+        if isinstance(decoded, SourceFile):
+            found.append((decoded.path, decoded.text))
+    return tuple(found)
+
+
 def _read_folder(ddl_dir: Path) -> Iterator[tuple[str, bytes]]:
     for folder, folders, names in os.walk(ddl_dir):
         folders[:] = sorted(name for name in folders if not name.startswith("."))

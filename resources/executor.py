@@ -124,6 +124,12 @@ class Executor:
         sql = f"ALTER TABLE {target.sql} ATTACH PARTITION ID {quote_string(partition_id)} FROM {scratch.sql}"
         self._run(f"attach partition {partition_id} to", target, sql)
 
+    def attach_partitions_from(self, target: QName, partition_ids: Sequence[str], source: QName) -> None:
+        """Link partitions of a table into another one of the same shape, in one statement."""
+        if partition_ids:
+            links = [f"ATTACH PARTITION ID {quote_string(one)} FROM {self._sql(source)}" for one in partition_ids]
+            self._run(f"link {len(links)} partitions into", target, f"ALTER TABLE {target.sql} {', '.join(links)}")
+
     def drop_partition(self, name: QName, partition_id: str) -> None:
         self._run(
             f"drop partition {partition_id} of",

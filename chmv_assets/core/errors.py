@@ -87,6 +87,10 @@ class RebuildDisturbed(RebuildRefused):
     """Inserts kept arriving; another protocol, or another moment, may do."""
 
 
+class DeployRefused(ChmvError):
+    """A change of DDL that would not be exact, or that nobody permitted, is not begun."""
+
+
 class RefreshFailed(ChmvError):
     """A refreshable view whose target does not show what its sources hold."""
 

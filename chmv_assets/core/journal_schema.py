@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from chmv_assets.core.batches import BATCHES
+from chmv_assets.core.deploy.deploy_journal import DEPLOYS
 from chmv_assets.core.diversions import DIVERSIONS
 from chmv_assets.core.manifest import render_create_landing_files, render_create_quarantine
 from chmv_assets.core.names import QName, quote_identifier
@@ -56,6 +57,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     ),
     Migration(number=7, title="outages", render=lambda cluster: (OUTAGES.render_create(cluster),)),
     Migration(number=8, title="diversions", render=lambda cluster: (DIVERSIONS.render_create(cluster),)),
+    Migration(number=9, title="deploys", render=lambda cluster: (DEPLOYS.render_create(cluster),)),
 )
 SCHEMA_VERSION = MIGRATIONS[-1].number
 

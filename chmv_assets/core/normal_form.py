@@ -63,7 +63,7 @@ def build_normal_form(target: Object, types: Mapping[str, str], left_out: Sequen
         raise CannotCompare(
             f"it is {target.engine or target.kind}, whose merges leave nothing that could be compared exactly"
         )
-    for name in _columns_in(f"{target.order_by} {target.partition_by}"):
+    for name in columns_in(f"{target.order_by} {target.partition_by}"):
         if name in missing:
             raise CannotCompare(f"its key column {name} cannot be computed again: {missing[name]}")
     return makers[kind](target, free, left_out)
@@ -81,7 +81,7 @@ def engine_arguments(target: Object) -> tuple[str, ...]:
     return tuple(unquote_identifier(part) for part in parts if not part.startswith("'"))
 
 
-def _columns_in(expression: str) -> set[str]:
+def columns_in(expression: str) -> set[str]:
     """Every word of an expression that may be a column."""
     tokens, _ = tokenize(expression)
     return {unquote_identifier(token.text) for token in tokens if token.kind in ("word", "quoted")}
@@ -139,7 +139,7 @@ def _merging(
     target: Object, types: Mapping[str, str], left_out: Sequence[LeftOut], added: Sequence[str] | None
 ) -> NormalForm:
     """Rows of a key become one; `added` are the columns that are summed: all that can be if it is empty, none if None."""
-    in_keys = _columns_in(f"{target.order_by} {target.partition_by}")
+    in_keys = columns_in(f"{target.order_by} {target.partition_by}")
     plain_keys = {unquote_identifier(part) for part in split_tuple(target.order_by)}
     keys, hidden = _keys(target)
     measures: list[Measure] = []

@@ -72,9 +72,9 @@ class GatedRun:
     _queues: tuple[QName, ...] = ()  # Distributed tables that lead into the roots
     _delivered_at: int = 0
 
-    def carry_out(self) -> tuple[str, ...]:
-        """All steps; gives the partitions that were published."""
-        work: dict[StepKind, Callable[[QName], None]] = {
+    def work(self) -> dict[StepKind, Callable[[QName], None]]:
+        """What each kind of step does."""
+        return {
             "settle": self._settle,
             "scratch": self._create_scratch,
             "prebuild cold": lambda view: self.cold.prebuild(*self.run.feeds[view]),
@@ -90,6 +90,10 @@ class GatedRun:
             "release merges": self.bench.executor.start_merges,
             "drop scratch": self.bench.executor.drop_table,
         }
+
+    def carry_out(self) -> tuple[str, ...]:
+        """All steps; gives the partitions that were published."""
+        work = self.work()
         notes = notes_of(self.run.steps)
         noted, done = -1, 0
         try:
@@ -97,21 +101,25 @@ class GatedRun:
                 self.check_leases()
                 if done in notes:
                     noted = notes[done]
-                    self._note("running", noted)
+                    self.note("running", noted)
                 work[step.kind](step.name)
                 self.on_step(done, step)
         except BaseException:
+            self.take_back()
             undo(self.bench.executor, self.run.rebuild_id, self.run.steps[: noted + 1], self.journal.cluster)
-            self._note("rolled_back", done)
+            self.note("rolled_back", done)
             raise
-        self._note("published", done)
+        self.note("published", done)
         return self._changed
+
+    def take_back(self) -> None:
+        """After a failure, before the gate opens: a rebuild has nothing to take back, what it published is right."""
 
     def check_leases(self) -> None:
         for lease in self.leases:
             lease.check()
 
-    def _note(self, status: RebuildStatus, step: int) -> None:
+    def note(self, status: RebuildStatus, step: int) -> None:
         self._version = self.journal.versions.next(above=self._version)
         record = RebuildRecord(
             rebuild_id=self.run.rebuild_id, target=self.run.target.name, window=window_key(self.run.window),

@@ -87,6 +87,7 @@ class Workbench:
         False
     )  # whether a window may be deleted that has no rows any more
     lost_before: dict[QName, set[str]] = field(default_factory=dict)  # read from the snapshot until `guards.release`
+    shaped_like: dict[QName, QName] = field(default_factory=dict)  # target → the table that is to take its place
     _shapes: dict[tuple[QName, QName], Shape] = field(default_factory=dict)
     _server_zone: str = ""
     _marks: ScratchMarks | None = None
@@ -197,7 +198,8 @@ class Workbench:
         """The INSERT of a share; what it takes to know the columns is asked once per publication (`begin`)."""
         key = (feed.view.name, feed.reads)
         if key not in self._shapes:
-            stored = fetch_columns(self.executor.server, self.real_name(feed.target.name))
+            name = feed.target.name
+            stored = fetch_columns(self.executor.server, self.shaped_like.get(name) or self.real_name(name))
             takes = [name for name, _, kind in stored if kind not in ("MATERIALIZED", "ALIAS")]
             self._shapes[key] = (takes, describe_select(self.executor.server, feed.select, session))
         held, outputs = self._shapes[key]

@@ -1,0 +1,148 @@
+"""Which targets are computed anew, which of them together, and whose writers wait meanwhile. Pure.
+
+A target is touched when a view into it changes, when it becomes another table, when something that its views look up changes its shape, or when
+a target that it is computed from is touched. Targets that hang together change behind one gate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from chmv_assets.core.catalog import Catalog
+from chmv_assets.core.deploy.changes import Change, Cutover, Switch
+from chmv_assets.core.model import Object
+from chmv_assets.core.names import QName
+from chmv_assets.core.rebuild_plan import find_downstream, find_roots
+
+
+def build_cutovers(declared: Catalog, live: Catalog, changes: Sequence[Change]) -> list[Cutover]:
+    """The cutovers of a plan, in the order of computation."""
+    switched = [one for one in changes if one.action == "switch"]
+    storage = {one.name for one in changes if one.action == "storage"}
+    touched = _touched(declared, live, changes, switched) | _computed(declared, storage)
+    order = {name: at for at, name in enumerate(name for layer in declared.layers() for name in layer)}
+    parties = _join(_links(declared, live, touched, switched))
+    found = []
+    for party in parties:
+        targets = tuple(sorted((name for name in party if name in touched), key=lambda name: order[name]))
+        mine = [one for one in switched if one.name in party]
+        found.append(
+            Cutover(
+                roots=_roots(declared, live, targets, mine), targets=targets, storage=tuple(name for name in targets if name in storage),
+                switches=tuple(_switch(one) for one in mine),
+            )
+        )  # fmt: skip
+    return sorted(found, key=lambda one: min((order[name] for name in one.targets), default=len(order)))
+
+
+def _switch(change: Change) -> Switch:
+    return Switch(view=change.name, before=change.before, after=change.after, session=change.session)
+
+
+def _computed(catalog: Catalog, names: Iterable[QName | None]) -> set[QName]:
+    """Those of the tables that incremental views of the folder fill."""
+    return {
+        name for name in names
+        if name is not None and name in catalog.objects and catalog.objects[name].kind == "table"
+        and any(view.kind == "materialized_view" for view in catalog.views_into(name))
+    }  # fmt: skip
+
+
+def _touched(declared: Catalog, live: Catalog, changes: Sequence[Change], switched: Sequence[Change]) -> set[QName]:
+    """The targets whose rows change."""
+    views = {one.name for one in switched}
+    views |= _readers(declared, [one.name for one in changes if one.action == "replace"])
+    made = {one.name for one in changes if one.action == "create"}
+    ends = {catalog.objects[view].target for catalog in (declared, live) for view in views if view in catalog.objects}
+    touched = _computed(declared, ends | made)
+    for name in tuple(touched):
+        touched |= _computed(declared, find_downstream(declared, name))
+    return touched
+
+
+def _readers(catalog: Catalog, names: Sequence[QName]) -> set[QName]:
+    """The incremental views that read one of these otherwise than by firing, also through plain views and dictionaries."""
+    found: set[QName] = set()
+    waiting = list(names)
+    while waiting:
+        name = waiting.pop()
+        for edge in catalog.edges:
+            if edge.source != name or edge.kind not in ("lookup", "feeds") or edge.dest in found:
+                continue
+            kind = catalog.objects[edge.dest].kind
+            if kind == "materialized_view":
+                found.add(edge.dest)
+            elif kind in ("view", "dictionary"):
+                waiting.append(edge.dest)
+    return found
+
+
+def _links(declared: Catalog, live: Catalog, touched: set[QName], switched: Sequence[Change]) -> list[set[QName]]:
+    """What belongs together: a view and its targets of before and after, a target and those that are computed from it."""
+    links: list[set[QName]] = []
+    for change in switched:
+        names = {change.name}
+        for catalog in (declared, live):
+            made = catalog.objects.get(change.name)
+            names |= {made.target} & touched if made is not None and made.target is not None else set()
+        links.append(names)
+    for name in touched:
+        links.append({name})
+        for view in declared.views_into(name):
+            trigger = declared.trigger_of(view.name)
+            if trigger is not None and trigger in touched:
+                links.append({name, trigger})
+    return links
+
+
+def _join(links: Sequence[set[QName]]) -> list[set[QName]]:
+    """Sets that share a member become one."""
+    parties: list[set[QName]] = []
+    for link in links:
+        joined = set(link)
+        apart = []
+        for party in parties:
+            if party & joined:
+                joined |= party
+            else:
+                apart.append(party)
+        parties = [*apart, joined]
+    return parties
+
+
+def _roots(declared: Catalog, live: Catalog, targets: Sequence[QName], switched: Sequence[Change]) -> tuple[QName, ...]:
+    """The tables whose inserts reach one of the targets, or fire one of the views, before or after."""
+    found: set[QName] = set()
+    for catalog in (declared, live):
+        for target in targets:
+            found |= set(find_roots(catalog, target)) if target in catalog.objects else set()
+        for change in switched:
+            trigger = catalog.trigger_of(change.name)
+            if trigger is not None:
+                found |= set(find_roots(catalog, trigger)) or {trigger}
+    return tuple(sorted(found))
+
+
+def find_unfit(declared: Catalog, live: Catalog, cutover: Cutover) -> str:
+    """Why a cutover cannot be exact, as a sentence without its end; nothing if it can."""
+    for root in cutover.roots:
+        node = declared.objects.get(root) or live.objects.get(root)
+        if node is None or not node.engine.endswith("MergeTree"):
+            what = node.engine if node is not None and node.engine else "not declared"
+            return f"rows arrive in {root}, which is {what} and takes no gate; stop its writers and change it by hand"
+    for target in cutover.targets:
+        for view in declared.views_into(target):
+            if view.kind == "refreshable_view":
+                return f"{target} is also written by {view.name}, which refreshes it as a whole"
+            if _is_untold(declared, view):
+                return f"{view.name} could not be read, so what fires it is not known"
+    for switch in cutover.switches:
+        made = declared.objects.get(switch.view) or live.objects.get(switch.view)
+        end = made.target if made is not None else None
+        if end is not None and (declared.objects.get(end) or live.objects[end]).kind == "inner_table":
+            return f"{switch.view} keeps its rows in a hidden inner table; give it a target with TO first"
+    return ""
+
+
+def _is_untold(catalog: Catalog, view: Object) -> bool:
+    return view.reader == "none" or catalog.trigger_of(view.name) is None

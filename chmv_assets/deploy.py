@@ -1,0 +1,148 @@
+"""From a DDL folder and a server to a plan, and from a plan to its appliance. The thin shell around `core.deploy` and `resources.deploy`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+
+from chmv_assets.core.catalog import Catalog, SourceFile, build_catalog
+from chmv_assets.core.compare import Comparison, Difference
+from chmv_assets.core.deploy.changes import Change, Plan
+from chmv_assets.core.deploy.codec import decode_plan
+from chmv_assets.core.deploy.deploy_journal import kept_name
+from chmv_assets.core.deploy.impact import Held
+from chmv_assets.core.deploy.planner import Sides, build_plan, declared_objects, fingerprint, scope_of
+from chmv_assets.core.errors import DeployRefused
+from chmv_assets.core.names import QName, quote_identifier
+from chmv_assets.live import build_live_catalog, compare_with_live, find_disagreements
+from chmv_assets.pipeline import Pipeline, read_sources
+from resources.clickhouse import Server
+from resources.deploy import Applier, DeployStore, Progress
+from resources.executor import Executor
+from resources.introspect import LiveObject, fetch_objects
+from resources.journal import cluster_from_environment, open_journal
+
+
+def make_plan(server: Server, pipeline: Pipeline) -> Plan:
+    """What it takes to make the server what the folder declares."""
+    pipeline.require_sound()
+    owned = DeployStore(open_journal(server)).owned_before(declared_objects(pipeline.catalog))
+    return _plan(server, pipeline.catalog, owned, read_sources(pipeline.ddl_dir), pipeline.settings.timezone)
+
+
+def _plan(
+    server: Server,
+    declared: Catalog,
+    owned_before: Sequence[QName],
+    folder: Sequence[tuple[str, str]],
+    zone: str,
+    rolls_back: str = "",
+) -> Plan:
+    scope = scope_of(declared, owned_before)
+    databases = sorted({name.database for name in scope})
+    live, objects = build_live_catalog(server, databases)
+    texts = {one.name: one.sql for one in objects}
+    names = list(declared_objects(declared))
+    sides = Sides(
+        declared=declared, live=live, comparisons=_with_hooks(declared, objects, compare_with_live(declared, objects, server, names)),
+        texts=texts, held=_held(server, objects), owned_before=tuple(owned_before),
+        databases=frozenset(str(name) for (name,) in server.rows("SELECT name FROM system.databases")),
+    )  # fmt: skip
+    made_at = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return build_plan(sides, made_at, folder, timezone=zone, rolls_back=rolls_back)
+
+
+def _with_hooks(
+    declared: Catalog, objects: Sequence[LiveObject], comparisons: Mapping[QName, Comparison]
+) -> dict[QName, Comparison]:
+    """A view that is what is declared but that inserts do not fire is changed as well."""
+    unhooked = {one.edge.dest for one in find_disagreements(declared, objects) if one.known_to == "parser"}
+    found = dict(comparisons)
+    for name in unhooked:
+        if name in found and found[name].state == "equal":
+            found[name] = Comparison("changed", (Difference("hook", "fired by its source", "not fired"),))
+    return found
+
+
+def _held(server: Server, objects: Sequence[LiveObject]) -> dict[QName, Held]:
+    """What the tables hold, with one query."""
+    rows = server.rows(
+        "SELECT database, table, uniqExact(partition_id), sum(rows), sum(bytes_on_disk) FROM system.parts "
+        "WHERE active AND database IN {databases:Array(String)} GROUP BY database, table",
+        {"databases": sorted({one.name.database for one in objects})},
+    )
+    return {QName(str(d), str(t)): Held(int(count), int(total), int(size)) for d, t, count, total, size in rows}
+
+
+def catalog_of(plan: Plan) -> Catalog:
+    """What a plan declares."""
+    files = [SourceFile(path=path, text=text) for path, text in plan.folder]
+    return build_catalog(files, default_database=plan.database).require_sound()
+
+
+def live_fingerprint(server: Server, plan: Plan) -> str:
+    """The state of what a plan is about, now."""
+    texts = {one.name: one.sql for one in fetch_objects(server, sorted({name.database for name in plan.scope}))}
+    return fingerprint({name: texts.get(name, "") for name in plan.scope})
+
+
+def open_applier(
+    server: Server, log: Callable[[str], None], on_progress: Callable[[Progress], None] = lambda _progress: None
+) -> Applier:
+    """An applier on a server and its journal."""
+    return Applier(
+        Executor(server, log=log, cluster=cluster_from_environment()), open_journal(server), catalog_of,
+        lambda plan: live_fingerprint(server, plan), on_progress,
+    )  # fmt: skip
+
+
+def make_rollback(server: Server, deploy: str = "") -> Plan:
+    """The plan that takes a deployment back: the texts of before are what is declared."""
+    store = DeployStore(open_journal(server))
+    record = store.find(deploy) if deploy else next((one for one in store.read() if one.status != "rolled_back"), None)
+    if record is None:
+        raise DeployRefused(
+            "deployment: found none in the journal but wanted one to take back. `chmv deploys` lists them."
+        )
+    plan = decode_plan(record.plan)
+    folder = _folder_before(plan)
+    files = [SourceFile(path=path, text=text) for path, text in folder]
+    declared = build_catalog(files, default_database=plan.database).require_sound()
+    gone = [change.name for change in plan.changes if not change.before]
+    back = _plan(server, declared, gone, folder, plan.timezone, rolls_back=record.deploy_id)
+    kept = {name for name, _, _, _ in store.kept()}
+    return replace(back, changes=tuple(_from_kept(change, record.deploy_id, kept) for change in back.changes))
+
+
+def _from_kept(change: Change, deploy_id: str, kept: Collection[QName]) -> Change:
+    """A table that was put aside comes back with its rows."""
+    aside = kept_name(deploy_id, change.name)
+    if change.action != "create" or aside not in kept:
+        return change
+    return replace(change, why="it was put aside", early=(f"RENAME TABLE {aside.sql} TO {change.name.sql}",))
+
+
+def _folder_before(plan: Plan) -> tuple[tuple[str, str], ...]:
+    """The objects of a plan as they were: changed ones by the server's text of then, all others as they are declared."""
+    declared = catalog_of(plan)
+    changed = {change.name: change for change in plan.changes if change.action != "none"}
+    found: list[tuple[str, str]] = []
+    for name, made in declared_objects(declared).items():
+        text = changed[name].before if name in changed else made.sql
+        if text:
+            found.append((f"{len(found):05d}_{name}.sql", _in_database(text, made.session_database)))
+    for name, change in changed.items():
+        if name not in declared.objects and change.before:
+            found.append((f"{len(found):05d}_{name}.sql", change.before))
+    return tuple(found)
+
+
+def _in_database(text: str, database: str) -> str:
+    return f"USE {quote_identifier(database)};\n{text}" if database else text
+
+
+def plan_file(folder: Path, plan: Plan) -> Path:
+    """Where a plan is written if nobody says where."""
+    return folder / f"plan-{plan.plan_id}.json"

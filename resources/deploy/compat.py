@@ -1,0 +1,140 @@
+"""Whether a new view will work, tried before anything is changed: its SELECT over a clone of its source, into a clone of its target.
+
+The clones have no rows of their own (Null) and are dropped at once. What a view reads besides its source is read as it is now; if some of that is
+only made by the same plan, the trial is left out and said to be.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from chmv_assets.core.catalog import Catalog
+from chmv_assets.core.deploy.alters import render_column
+from chmv_assets.core.deploy.changes import Plan, Switch
+from chmv_assets.core.errors import DeployRefused, RebuildRefused, ServerError
+from chmv_assets.core.model import Column, Object
+from chmv_assets.core.names import QName, quote_identifier
+from chmv_assets.core.normal_form import columns_in
+from chmv_assets.core.rebuild import SCRATCH_DATABASE
+from resources.executor import Executor
+from resources.introspect import describe_select, fetch_existing
+
+SAMPLE_ROWS = 1000
+
+
+def check_views(executor: Executor, catalog: Catalog, plan: Plan, log: Callable[[str], None]) -> None:
+    """Try every view that a plan creates or changes; all complaints at once."""
+    complaints: list[str] = []
+    for cutover in plan.cutovers:
+        for switch in cutover.switches:
+            if switch.after:
+                complaints += _check(executor, catalog, plan, switch, log)
+    if complaints:
+        raise DeployRefused("\n".join(complaints) + "\nNothing was changed. Correct the folder and plan again.")
+
+
+def _check(
+    executor: Executor, catalog: Catalog, plan: Plan, switch: Switch, log: Callable[[str], None]
+) -> Iterator[str]:
+    view = catalog.objects[switch.view]
+    trigger = catalog.trigger_of(view.name)
+    source = catalog.objects.get(trigger) if trigger is not None else None
+    target = catalog.objects.get(view.target) if view.target is not None else None
+    if source is None or target is None:
+        yield f"view {view.name}: found no declared source or target but wanted both. Declare them."
+        return
+    made = {one.name for one in plan.changes if one.action in ("create", "replace")}
+    awaited = sorted(str(one.name) for one in view.references if one.name in made and one.name != source.name)
+    if awaited:
+        log(f"{view.name}: not tried, since {', '.join(awaited)} only comes with this plan")
+        return
+    try:
+        session = _session(executor, switch.session)
+        with _clones(executor, view, source, target, session) as (select, entry):
+            yield from _fit(view, target, describe_select(executor.server, select, session))
+            _send_sample(executor, source, entry)
+    except ServerError as error:
+        yield f"view {view.name}: the server refuses it over a clone of {source.name}: {error}."
+    except RebuildRefused as error:
+        log(f"{view.name}: not tried. {error}")
+
+
+@contextmanager
+def _clones(
+    executor: Executor, view: Object, source: Object, target: Object, session: str
+) -> Iterator[tuple[str, QName]]:
+    """A Null source, a Null target and the view between; gives the view's SELECT over the clone, and the clone."""
+    from chmv_assets.core.retarget import retarget  # brings sqlglot, which loading the location must not
+
+    trial = secrets.token_hex(4)
+    entry, end, between = (QName(SCRATCH_DATABASE, f"trial.{trial}.{part}") for part in ("source", "target", "view"))
+    select = retarget(view, source.name, entry)
+    try:
+        executor.run_ddl(f"trial of {view.name}", _null_table(entry, source.columns), session)
+        executor.run_ddl(f"trial of {view.name}", _null_table(end, target.columns), session)
+        sql = f"CREATE MATERIALIZED VIEW {between.sql} TO {end.sql} AS {select}"
+        executor.run_ddl(f"trial of {view.name}", sql, session)
+        yield select, entry
+    finally:
+        for name in (between, end, entry):
+            executor.drop_table(name)
+
+
+def _session(executor: Executor, database: str) -> str:
+    """The database of unqualified names, unless only the plan makes it."""
+    rows = executor.server.rows("SELECT 1 FROM system.databases WHERE name = {d:String}", {"d": database})
+    return database if rows else ""
+
+
+def _null_table(name: QName, columns: tuple[Column, ...]) -> str:
+    bare = ", ".join(
+        render_column(Column(name=one.name, type=one.type, default_kind=one.default_kind, default=one.default))
+        for one in columns
+    )
+    return f"CREATE TABLE {name.sql} ({bare}) ENGINE = Null"
+
+
+def _fit(view: Object, target: Object, outputs: list[tuple[str, str]]) -> Iterator[str]:
+    """The server casts, drops and fills in silence what does not fit; a person should know."""
+    given = {name for name, _ in outputs}
+    stored = {column.name: column for column in target.columns}
+    for name in sorted(given - set(stored)):
+        yield (
+            f"view {view.name}: gives {name}, which {target.name} does not have, but wanted a column for it. The server would drop it in silence. "
+            "Add the column to the target, or take it out of the view."
+        )
+    keys = columns_in(f"{target.order_by} {target.partition_by}")
+    for name, column in stored.items():
+        if name in keys and name not in given and not column.default_kind:
+            yield (
+                f"view {view.name}: does not give {name}, a key of {target.name}, but wanted it. All rows would get the type's default. Select it."
+            )
+
+
+def _send_sample(executor: Executor, source: Object, entry: QName) -> None:
+    """Some rows of the live source through the trial."""
+    server = executor.server
+    if not source.engine.endswith("MergeTree") or source.name not in fetch_existing(server, [source.name]):
+        return
+    live = {
+        str(name)
+        for (name,) in server.rows(
+            "SELECT name FROM system.columns WHERE database = {d:String} AND table = {t:String} AND default_kind NOT IN ('ALIAS', 'MATERIALIZED', 'EPHEMERAL')",
+            {"d": source.name.database, "t": source.name.table},
+        )
+    }
+    names = [
+        one.name
+        for one in source.columns
+        if one.name in live and one.default_kind not in ("ALIAS", "MATERIALIZED", "EPHEMERAL")
+    ]
+    if names:
+        listed = ", ".join(map(quote_identifier, names))
+        executor.insert_select(
+            entry,
+            f"INSERT INTO {entry.sql} ({listed}) SELECT {listed} FROM {source.name.sql} LIMIT {SAMPLE_ROWS}",
+            source.name,
+            "",
+        )

@@ -1,0 +1,255 @@
+"""A cutover: targets computed with the declared queries, then swapped in behind one gate together with the views that write them.
+
+Invariant: when the gate opens, all targets and views of the cutover are the new ones, or all are the old ones. Whoever dies behind the gate leaves a
+deployment that is not done; the gate opens by itself, and the cutover is simply done again from the sources (`applier`).
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from chmv_assets.core.catalog import Catalog
+from chmv_assets.core.deploy.changes import Cutover, Switch
+from chmv_assets.core.deploy.cutover_plan import plan_cutover
+from chmv_assets.core.deploy.deploy_journal import kept_name
+from chmv_assets.core.deploy.texts import create_if_missing, with_name
+from chmv_assets.core.errors import ChmvError, DeployRefused, RebuildDisturbed
+from chmv_assets.core.model import Object
+from chmv_assets.core.names import QName
+from chmv_assets.core.own_tables import on_cluster
+from chmv_assets.core.rebuild import SCRATCH_DATABASE, Feed
+from chmv_assets.core.rebuild_journal import RebuildRecord, RebuildStatus, write_rebuild
+from chmv_assets.core.rebuild_plan import Layer, Step, StepKind
+from chmv_assets.core.whole import Part
+from resources.deploy.verify import verify_scratch
+from resources.introspect import fetch_existing
+from resources.journal import Journal
+from resources.rebuild.gated_run import GatedRun, OnStep, Prepared
+from resources.rebuild.leases import hold_target
+from resources.rebuild.parts import fetch_source_parts, wait_for_merges
+from resources.rebuild.recovery import recover_targets
+from resources.rebuild.shares import forget_shares
+from resources.rebuild.swap import SWAP_AT_ONCE
+from resources.rebuild.whole import ColdShares
+from resources.rebuild.workbench import Workbench
+
+MAX_TRIES = 3
+
+
+def layers_of(catalog: Catalog, cutover: Cutover, deploy_id: str) -> list[Layer]:
+    """The targets with their views and scratches, in the order of their computation."""
+    return [
+        (name, [one for one in catalog.views_into(name) if one.kind == "materialized_view"], QName(SCRATCH_DATABASE, f"scratch.{deploy_id}.{at}"))
+        for at, name in enumerate(cutover.targets)
+    ]  # fmt: skip
+
+
+def explain_cutover(catalog: Catalog, cutover: Cutover) -> tuple[Step, ...]:
+    """The steps that `cut_over` takes."""
+    switches = [one.view for one in cutover.switches]
+    return plan_cutover(catalog, layers_of(catalog, cutover, "plan"), cutover.roots, switches)
+
+
+def cut_over(bench: Workbench, journal: Journal, cutover: Cutover, deploy_id: str, on_step: OnStep) -> float:
+    """Do it, three times at most if inserts disturb it; gives the seconds for which writers waited."""
+    hot: set[tuple[QName, str]] = set()
+    subjects = sorted({*cutover.targets, *(one.view for one in cutover.switches)})
+    with ExitStack() as stack:
+        leases = [stack.enter_context(hold_target(bench, journal, name)) for name in subjects]
+        recover_targets(bench.executor, journal, set(subjects))
+        for attempt in range(1, MAX_TRIES + 1):
+            rebuild_id = secrets.token_hex(6)
+            run = _prepare(bench, cutover, rebuild_id)
+            carrier = CutoverRun(
+                bench, journal, leases, run, on_step, ColdShares(bench, hot), cutover=cutover, deploy_id=deploy_id, subject=subjects[0]
+            )  # fmt: skip
+            carrier.cold.check = carrier.check_leases
+            try:
+                carrier.carry_out()
+            except RebuildDisturbed as error:
+                if attempt == MAX_TRIES:
+                    raise
+                bench.executor.log(f"{cutover.title}: disturbed, once more. {error}")
+                continue
+            finally:
+                bench.shaped_like.clear()
+            for target in run.targets.values():
+                forget_shares(bench, journal, target, None)
+            return run.gate_seconds
+    raise AssertionError("unreachable: the last try returns or raises")
+
+
+def _prepare(bench: Workbench, cutover: Cutover, rebuild_id: str) -> Prepared:
+    layers = layers_of(bench.catalog, cutover, rebuild_id)
+    bench.begin()
+    feeds: dict[QName, tuple[Feed, QName]] = {}
+    for _, views, scratch in layers:
+        feeds |= {view.name: (bench.feed(view, None)[0], scratch) for view in views}
+    bench.shaped_like.update({name: scratch for name, _, scratch in layers if name in cutover.storage})
+    return Prepared(
+        rebuild_id=rebuild_id, protocol="whole", targets={name: bench.catalog.objects[name] for name, _, _ in layers}, window=None,
+        feeds=feeds, steps=plan_cutover(bench.catalog, layers, cutover.roots, [one.view for one in cutover.switches]), states=(),
+    )  # fmt: skip
+
+
+@dataclass
+class CutoverRun(GatedRun):
+    """The steps of a cutover; what it has published and switched it takes back if a later step fails."""
+
+    cutover: Cutover = field(kw_only=True)
+    deploy_id: str = field(kw_only=True)
+    subject: QName = field(kw_only=True)
+    _frozen: dict[QName, list[Part]] = field(default_factory=dict)  # source → parts that are computed before the gate
+    _swapped: list[Object] = field(default_factory=list)
+    _switched: list[Switch] = field(default_factory=list)
+
+    def work(self) -> dict[StepKind, Callable[[QName], None]]:
+        return {**super().work(), "verify": self._verify, "switch": self._switch}
+
+    def note(self, status: RebuildStatus, step: int) -> None:
+        self._version = self.journal.versions.next(above=self._version)
+        record = RebuildRecord(
+            rebuild_id=self.run.rebuild_id, target=self.subject, window="deploy", protocol=self.run.protocol, status=status,
+            steps=self.run.steps, step=step, owner=self.journal.owner, version=self._version, detail=f"deployment {self.deploy_id}",
+        )  # fmt: skip
+        self.journal.run(write_rebuild(record, self.journal.cluster))
+
+    # --- before the gate -------------------------------------------------------------------------------------------
+
+    def _create_scratch(self, name: QName) -> None:
+        target = self._target_of(name)
+        if target.name in self.cutover.storage:
+            self.bench.executor.run_ddl(f"create {name}", with_name(target.sql, name), target.name.database)
+            self._new.add(name)
+        else:
+            self.bench.executor.create_like(name, target.name)
+
+    def _target_of(self, scratch: QName) -> Object:
+        feed = next(feed for feed, into in self.run.feeds.values() if into == scratch)
+        return feed.target
+
+    def _scratch_of(self, target: QName) -> QName:
+        return next(into for feed, into in self.run.feeds.values() if feed.target.name == target)
+
+    def _prebuild(self, view: QName) -> None:
+        """As ever, but from the same parts for all views of a source: what they gave together is compared with one query."""
+        feed, scratch = self.run.feeds[view]
+        source = feed.source.name
+        if source not in self._frozen:
+            wait_for_merges(self.bench, source)
+            self._frozen[source] = fetch_source_parts(self.bench, feed)
+        parts = self._frozen[source]
+        done = self.cold.computed(feed, parts)
+        self._fill(feed, scratch, [part for part in parts if part.name not in done])
+        self._built[view] = {part.name for part in parts}
+
+    def _verify(self, target: QName) -> None:
+        feeds = [feed for feed, _ in self.run.feeds.values() if feed.target.name == target]
+        parts: dict[QName, set[str]] = {}
+        for feed in feeds:
+            parts.setdefault(feed.reads, set()).update(self._built[feed.view.name])
+        named = {name: sorted(some) for name, some in parts.items()}
+        found = verify_scratch(self.bench, self.run.targets[target], self._scratch_of(target), feeds, named)
+        self.bench.executor.log(f"{target}: {found}")
+
+    def _check_size(self) -> None:
+        """Tables are exchanged, or their partitions linked: what takes long is looked at by `_check_time`."""
+
+    # --- behind it -------------------------------------------------------------------------------------------------
+
+    def _publish(self, target: QName) -> None:
+        self._check_time(target)
+        self.check_leases()
+        made = self.run.targets[target]
+        if target in self.cutover.storage:
+            self._exchange(target)
+        else:
+            self._keep(target)
+            self.bench.swap(made, None, [self._scratch_of(target)], lambda: self._check_time(target, begun=True))
+        self._swapped.append(made)
+        self._published.append(target)
+
+    def _kept(self, target: QName) -> QName:
+        return kept_name(self.deploy_id, target)
+
+    def _exchange(self, target: QName) -> None:
+        """The new table takes the name; the old one is kept aside."""
+        scratch, kept = self._scratch_of(target), self._kept(target)
+        executor = self.bench.executor
+        executor.drop_table(kept)  # of a try before
+        if target in fetch_existing(executor.server, [target]):
+            executor.run_ddl(f"exchange {target}", f"EXCHANGE TABLES {target.sql} AND {scratch.sql}")
+            executor.run_ddl(f"keep {target}", f"RENAME TABLE {scratch.sql} TO {kept.sql}")
+        else:
+            executor.run_ddl(f"publish {target}", f"RENAME TABLE {scratch.sql} TO {target.sql}")
+
+    def _keep(self, target: QName) -> None:
+        """Link what a target holds now into a table of its own."""
+        kept, executor = self._kept(target), self.bench.executor
+        executor.drop_table(kept)
+        executor.create_like(kept, target)
+        rows = executor.server.rows(
+            "SELECT DISTINCT partition_id FROM system.parts WHERE active AND database = {d:String} AND table = {t:String} ORDER BY partition_id",
+            {"d": target.database, "t": target.table},
+        )
+        ids = [str(one) for (one,) in rows]
+        for first in range(0, len(ids), SWAP_AT_ONCE):
+            self._check_time(target)
+            executor.attach_partitions_from(kept, ids[first : first + SWAP_AT_ONCE], target)
+
+    def _switch(self, view: QName) -> None:
+        switch = next(one for one in self.cutover.switches if one.view == view)
+        self._check_time(view, begun=True)
+        self._switched.append(switch)
+        executor, everywhere = self.bench.executor, on_cluster(self.journal.cluster)
+        executor.run_ddl(f"drop {view}", f"DROP TABLE IF EXISTS {view.sql}{everywhere} SYNC")
+        if switch.after:
+            executor.run_ddl(f"create {view}", create_if_missing(switch.after), switch.session)
+            self._require_hook(view)
+        if self._server_ms() >= self._until_ms:
+            raise RebuildDisturbed(
+                f"view {view}: was exchanged after the gate had opened but wanted it before. Rows that arrived in between may be missing. Run it again at once."
+            )
+
+    def _require_hook(self, view: QName) -> None:
+        trigger = self.bench.catalog.trigger_of(view)
+        if trigger is None:
+            return
+        rows = self.bench.executor.server.rows(
+            "SELECT has(arrayZip(dependencies_database, dependencies_table), ({vd:String}, {vt:String})) FROM system.tables "
+            "WHERE database = {d:String} AND name = {t:String}",
+            {"vd": view.database, "vt": view.table, "d": trigger.database, "t": trigger.table},
+        )
+        if not rows or not rows[0][0]:
+            raise DeployRefused(
+                f"view {view}: found no hook of it on {trigger} after it was created but wanted one. Inserts would not fire it. What was changed is taken back."
+            )
+
+    # --- the way back ----------------------------------------------------------------------------------------------
+
+    def take_back(self) -> None:
+        """The old views and the old rows again, while the gate is still shut. What fails here is said, and the deployment stays unfinished."""
+        executor = self.bench.executor
+        try:
+            for switch in reversed(self._switched):
+                executor.run_ddl(f"drop {switch.view}", f"DROP TABLE IF EXISTS {switch.view.sql} SYNC")
+            for target in reversed(self._swapped):
+                self._restore(target)
+            for switch in self._switched:
+                if switch.before:
+                    executor.run_ddl(f"restore {switch.view}", create_if_missing(switch.before), switch.session)
+        except ChmvError as error:
+            executor.log(f"{self.cutover.title}: could not be taken back: {error} Run `chmv apply --resume`.")
+
+    def _restore(self, target: Object) -> None:
+        kept, executor = self._kept(target.name), self.bench.executor
+        if target.name in self.cutover.storage:
+            if kept in fetch_existing(executor.server, [kept]):
+                executor.run_ddl(f"exchange {target.name} back", f"EXCHANGE TABLES {target.name.sql} AND {kept.sql}")
+            else:
+                executor.drop_table(target.name)
+            return
+        self.bench.swap(target, None, [kept])

@@ -1,0 +1,62 @@
+"""Comparing what a cutover has computed with its views' queries over the very same parts of their sources, before anything is published."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from chmv_assets.core.errors import DeployRefused
+from chmv_assets.core.model import Object
+from chmv_assets.core.names import QName
+from chmv_assets.core.normal_form import CannotCompare
+from chmv_assets.core.rebuild import Feed, render_share, with_parts
+from chmv_assets.core.reconcile import Share, StoredColumn, build_comparison
+from chmv_assets.core.reconcile_sql import decode_counts, render_counts
+from resources.executor import quote_map
+from resources.introspect import describe_select
+from resources.rebuild.workbench import Workbench
+from resources.reconcile import BOUNDS
+
+
+def verify_scratch(
+    bench: Workbench, target: Object, scratch: QName, feeds: Sequence[Feed], parts: Mapping[QName, Sequence[str]]
+) -> str:
+    """Raise if a scratch does not hold what its views give over these parts; gives what was found, in words."""
+    server = bench.executor.server
+    columns = [
+        StoredColumn(name=name, type=kind, default_kind=word, default=text)
+        for name, kind, word, text in server.rows(
+            "SELECT name, type, default_kind, default_expression FROM system.columns "
+            "WHERE database = {d:String} AND table = {t:String} ORDER BY position",
+            {"d": scratch.database, "t": scratch.table},
+        )
+    ]
+    held = [column.name for column in columns if column.default_kind not in ("MATERIALIZED", "ALIAS")]
+    shares = []
+    for feed in feeds:
+        outputs = describe_select(server, feed.select, bench.session(feed.view))
+        shares.append(
+            Share(
+                view=feed.view, facts=bench.catalog.facts.get(feed.view.name), source=feed.source,
+                select=render_share(feed, outputs, held, bench.timezone), outputs=tuple(one for one in outputs if one[0] in held),
+            )
+        )  # fmt: skip
+    try:
+        comparison = build_comparison(replace(target, name=scratch), columns, shares, "")
+    except CannotCompare as error:
+        return f"not compared: {error}"
+    sessions = {bench.session(feed.view) for feed in feeds}
+    if len(sessions) > 1:
+        return "not compared: unqualified names of its views belong to different databases"
+    filters = {f"{feed.reads.database}.{feed.reads.table}": with_parts("", parts[feed.reads]) for feed in feeds}
+    settings = {**BOUNDS, "additional_table_filters": quote_map(filters)}
+    if any(sessions):
+        settings["database"] = next(iter(sessions))
+    counts = decode_counts(comparison, server.rows(render_counts(comparison), settings=settings)[0])
+    if not counts.is_equal:
+        raise DeployRefused(
+            f"target {target.name}: of {counts.keys} keys {counts.deficit} lack something, {counts.excess} have too much and {counts.changed} other values "
+            "but wanted what its new views give over the same rows. Something that they look up may have changed meanwhile. Nothing was published. "
+            "Run it again."
+        )
+    return f"{counts.keys} keys are equal"
