@@ -15,6 +15,7 @@ from chmv_assets.core.deploy.deploy_journal import kept_name
 from chmv_assets.core.deploy.impact import Held
 from chmv_assets.core.deploy.planner import Sides, build_plan, declared_objects, fingerprint, scope_of
 from chmv_assets.core.errors import DeployRefused
+from chmv_assets.core.gate import without_gates
 from chmv_assets.core.names import QName, quote_identifier
 from chmv_assets.live import build_live_catalog, compare_with_live, find_disagreements
 from chmv_assets.pipeline import Pipeline, read_sources
@@ -43,7 +44,7 @@ def _plan(
     scope = scope_of(declared, owned_before)
     databases = sorted({name.database for name in scope})
     live, objects = build_live_catalog(server, databases)
-    texts = {one.name: one.sql for one in objects}
+    texts = {one.name: without_gates(one.sql) for one in objects}
     names = list(declared_objects(declared))
     sides = Sides(
         declared=declared, live=live, comparisons=_with_hooks(declared, objects, compare_with_live(declared, objects, server, names)),
@@ -84,7 +85,8 @@ def catalog_of(plan: Plan) -> Catalog:
 
 def live_fingerprint(server: Server, plan: Plan) -> str:
     """The state of what a plan is about, now."""
-    texts = {one.name: one.sql for one in fetch_objects(server, sorted({name.database for name in plan.scope}))}
+    objects = fetch_objects(server, sorted({name.database for name in plan.scope}))
+    texts = {one.name: without_gates(one.sql) for one in objects}
     return fingerprint({name: texts.get(name, "") for name in plan.scope})
 
 

@@ -7,6 +7,8 @@ until which it holds, so that a crash of ours can never shut writers out for lon
 
 from __future__ import annotations
 
+import re
+
 from chmv_assets.core.names import QName, quote_identifier
 from chmv_assets.core.own_tables import on_cluster
 from chmv_assets.core.system_tables import system_table
@@ -16,6 +18,7 @@ GATE_PREFIX = "__chmv_fence_"
 GATE_SECONDS = 30.0
 MARGIN_SECONDS = 3.0  # a publication is not begun when less than this is left
 REFUSED_CODES = (469, 774)
+_GATE_TEXT = re.compile(rf",\s*CONSTRAINT `?{GATE_PREFIX}\w+`? CHECK now64\(3\) >= fromUnixTimestamp64Milli\(\d+\)")
 _NOT_THE_SERVERS = "database NOT IN ('system', 'INFORMATION_SCHEMA', 'information_schema')"
 _RECENT = "event_date >= toDate(now() - {seconds:UInt32}) AND event_time > now() - {seconds:UInt32}"
 
@@ -35,6 +38,15 @@ def render_shut(source: QName, rebuild_id: str, until_ms: int, cluster: str = ""
 def render_open(source: QName, constraint: str, cluster: str = "") -> str:
     """Open a gate; a no-op if it is open."""
     return f"ALTER TABLE {source.sql}{on_cluster(cluster)} DROP CONSTRAINT IF EXISTS {quote_identifier(constraint)}"
+
+
+def without_gates(sql: str) -> str:
+    """A table's text without the gates that stand on it now.
+
+    >>> without_gates("CREATE TABLE a (`x` UInt8, CONSTRAINT __chmv_fence_1f CHECK now64(3) >= fromUnixTimestamp64Milli(12)) ENGINE = Null")
+    'CREATE TABLE a (`x` UInt8) ENGINE = Null'
+    """
+    return _GATE_TEXT.sub("", sql) if GATE_PREFIX in sql else sql
 
 
 def read_gates() -> str:

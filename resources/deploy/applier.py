@@ -6,6 +6,7 @@ Every unit may be done twice. Who finds a deployment that is not finished resume
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -19,14 +20,15 @@ from chmv_assets.core.deploy.deploy_journal import DEPLOY_LOCK, DeployRecord, ke
 from chmv_assets.core.errors import ChmvError, DeployRefused, ServerError
 from chmv_assets.core.names import QName
 from chmv_assets.core.rebuild_plan import Step
-from resources.deploy.compat import check_views
-from resources.deploy.cutover import cut_over
+from resources.deploy.compat import check_views, drop_trials
+from resources.deploy.cutover import CUTOVER, cut_over
 from resources.deploy.store import DeployStore
 from resources.executor import Executor
 from resources.introspect import fetch_existing
 from resources.journal import Journal
 from resources.journal.lease import Lease, keep_lease
 from resources.rebuild import Rebuilder
+from resources.rebuild.recovery import recover_rebuilds
 
 _THERE_ALREADY = (57, 82)  # table, database
 
@@ -93,6 +95,7 @@ class Applier:
     fetch_live: Callable[[Plan], str]  # the fingerprint of what a plan is about, now
     on_progress: Callable[[Progress], None] = lambda _progress: None
     lease_seconds: float = 30.0
+    sleep: Callable[[float], None] = time.sleep
     _gate_seconds: float = field(default=0.0, init=False)
 
     @property
@@ -102,6 +105,7 @@ class Applier:
     def apply(self, plan: Plan, allowed: Collection[Risk] = ()) -> Applied:
         """A plan from its beginning; refused if the server moved since, or if something in it was not permitted."""
         with self._alone():
+            self._clear_away()
             unfinished = self.store.unfinished(plan.scope)
             if unfinished is not None and unfinished.deploy_id != plan.rolls_back:
                 raise DeployRefused(
@@ -121,6 +125,7 @@ class Applier:
     def resume(self, deploy: str = "") -> Applied:
         """Go on with a deployment where it stopped."""
         with self._alone():
+            self._clear_away()
             record = self.store.find(deploy) if deploy else self.store.unfinished()
             if record is None or record.status not in ("running", "failed"):
                 raise DeployRefused(
@@ -141,6 +146,21 @@ class Applier:
         return keep_lease(
             self.journal, DEPLOY_LOCK, lease_seconds=self.lease_seconds, wait_seconds=1.5 * self.lease_seconds
         )
+
+    def _clear_away(self) -> None:
+        """What died has left: gates, held merges, scratches, trials. Nobody else deploys while we hold the lock.
+
+        Its leases on targets may end a moment after its lease on deploying.
+        """
+        deadline = self.executor.clock() + 1.5 * self.lease_seconds
+        recover_rebuilds(self.executor, self.journal)
+        while self._cutovers_left() and self.executor.clock() < deadline:
+            self.sleep(0.2)
+            recover_rebuilds(self.executor, self.journal)
+        drop_trials(self.executor)
+
+    def _cutovers_left(self) -> bool:
+        return any(one.window == CUTOVER for one in self.journal.read_rebuilds(statuses=("running",)))
 
     def _require_unmoved(self, plan: Plan) -> None:
         now = self.fetch_live(plan)

@@ -22,6 +22,7 @@ from resources.executor import Executor
 from resources.introspect import describe_select, fetch_existing
 
 SAMPLE_ROWS = 1000
+TRIAL_PREFIX = "trial."
 
 
 def check_views(executor: Executor, catalog: Catalog, plan: Plan, log: Callable[[str], None]) -> None:
@@ -33,6 +34,16 @@ def check_views(executor: Executor, catalog: Catalog, plan: Plan, log: Callable[
                 complaints += _check(executor, catalog, plan, switch, log)
     if complaints:
         raise DeployRefused("\n".join(complaints) + "\nNothing was changed. Correct the folder and plan again.")
+
+
+def drop_trials(executor: Executor) -> None:
+    """Remove the clones of somebody who died."""
+    rows = executor.server.rows(
+        "SELECT name FROM system.tables WHERE database = {d:String} AND startsWith(name, {p:String}) ORDER BY engine != 'MaterializedView'",
+        {"d": SCRATCH_DATABASE, "p": TRIAL_PREFIX},
+    )
+    for (name,) in rows:
+        executor.drop_table(QName(SCRATCH_DATABASE, str(name)))
 
 
 def _check(
@@ -69,7 +80,9 @@ def _clones(
     from chmv_assets.core.retarget import retarget  # brings sqlglot, which loading the location must not
 
     trial = secrets.token_hex(4)
-    entry, end, between = (QName(SCRATCH_DATABASE, f"trial.{trial}.{part}") for part in ("source", "target", "view"))
+    entry, end, between = (
+        QName(SCRATCH_DATABASE, f"{TRIAL_PREFIX}{trial}.{part}") for part in ("source", "target", "view")
+    )
     select = retarget(view, source.name, entry)
     try:
         executor.run_ddl(f"trial of {view.name}", _null_table(entry, source.columns), session)

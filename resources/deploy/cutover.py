@@ -37,6 +37,7 @@ from resources.rebuild.whole import ColdShares
 from resources.rebuild.workbench import Workbench
 
 MAX_TRIES = 3
+CUTOVER = "deploy"  # in place of a window in the journal of rebuilds
 
 
 def layers_of(catalog: Catalog, cutover: Cutover, deploy_id: str) -> list[Layer]:
@@ -112,7 +113,7 @@ class CutoverRun(GatedRun):
     def note(self, status: RebuildStatus, step: int) -> None:
         self._version = self.journal.versions.next(above=self._version)
         record = RebuildRecord(
-            rebuild_id=self.run.rebuild_id, target=self.subject, window="deploy", protocol=self.run.protocol, status=status,
+            rebuild_id=self.run.rebuild_id, target=self.subject, window=CUTOVER, protocol=self.run.protocol, status=status,
             steps=self.run.steps, step=step, owner=self.journal.owner, version=self._version, detail=f"deployment {self.deploy_id}",
         )  # fmt: skip
         self.journal.run(write_rebuild(record, self.journal.cluster))

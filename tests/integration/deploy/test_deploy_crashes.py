@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[3]
 DRIVER = Path(__file__).with_name("deploy_crash_driver.py")
 THOROUGH = bool(os.environ.get("CHMV_THOROUGH"))
 CASES = ("column_through_the_chain", "changed_order_by", "merged_targets")
-STRIDE = 1 if THOROUGH else 9
+STRIDE = 1 if THOROUGH else 5
 
 
 def drive(stage: Stage, tmp_path: Path, steps: int) -> tuple[int, list[str]]:
@@ -43,7 +43,9 @@ def test_killed_after_each_step(stage: Stage, tmp_path: Path, name: str, end: st
             CHANGES[name](stage)
             code, told = drive(stage, tmp_path, step)
             applier = open_applier(stage.server, lambda _line: None)
-            applier.lease_seconds = 2.0
+            applier.lease_seconds = 4.0
+            if told[-1].startswith("done"):  # and in the journal as such
+                code = 0
             if code == -9 and end == "resumed":
                 with pytest.raises(DeployRefused, match="unfinished"):
                     applier.apply(stage.plan(), ALL)
