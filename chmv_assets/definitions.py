@@ -15,6 +15,7 @@ import dagster as dg
 from chmv_assets.asset_checks import build_asset_checks
 from chmv_assets.assets import build_assets
 from chmv_assets.collector import collector_paused, freeze_built
+from chmv_assets.deploy_job import build_deploy_job
 from chmv_assets.ingest_job import build_ingest_job
 from chmv_assets.jobs import checks_job
 from chmv_assets.pipeline import DEMO_DDL, Pipeline, load_pipeline
@@ -40,6 +41,7 @@ def build_definitions(pipeline: Pipeline) -> dg.Definitions:
             build_ingest_job(pipeline, built.props),
             build_recovery_job(pipeline, built.props),
             build_snapshot_job(pipeline),
+            build_deploy_job(pipeline),
         ],
         schedules=[build_snapshot_schedule(pipeline, running=sensors_on(os.environ))],
         sensors=build_sensors(pipeline, running=sensors_on(os.environ)),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 
 import dagster as dg
@@ -18,6 +18,7 @@ from chmv_assets.core.thresholds import Limits
 from chmv_assets.live_views import find_changed
 from chmv_assets.pipeline import Pipeline
 from resources.clickhouse import Server
+from resources.deployed import fetch_pending
 from resources.health import Health, fetch_health
 from sensors.asking import ask_digest, read_ask_attempts
 from sensors.attempts import Attempts
@@ -29,6 +30,15 @@ from sensors.view_health_verdict import LOOK_BACK_MS, decide, isolation_of, may_
 from sensors.view_health_watch import Watch, watch
 
 NAME = "view_health_sensor"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a tick has read."""
+
+    health: Health
+    changed: Mapping[QName, Sequence[str]]  # views whose live text is not the declared one
+    pending: frozenset[QName]  # what waits for `chmv apply`: asked only where something is amiss
 
 
 def escalate(asks: Sequence[Ask], attempts: Mapping[str, Attempts], limits: Limits) -> list[Ask]:
@@ -52,18 +62,19 @@ def build_view_health_sensor(pipeline: Pipeline, *, running: bool, now: Clock = 
         """Worked out by the first tick: a run process that loads the location never needs it."""
         return watch(pipeline.catalog, pipeline.settings)
 
-    def read(server: Server, _cursor: str | None, moment: float) -> tuple[Health, Mapping[QName, Sequence[str]]]:
+    def read(server: Server, _cursor: str | None, moment: float) -> Seen:
         watched = graph()
         health = fetch_health(server, watched.databases, int(moment * 1000) - LOOK_BACK_MS)
         looked_at = [health.views[view.name] for view in watched.views if view.name in health.views]
-        return health, find_changed(server, pipeline.catalog, looked_at)
+        changed = find_changed(server, pipeline.catalog, looked_at)
+        there = len(looked_at) == len(watched.views) and watched.targets.keys() <= health.tables
+        digests = {name: made.digest for name, made in pipeline.catalog.objects.items() if made.sql}
+        return Seen(health, changed, frozenset() if there and not changed else fetch_pending(server, digests))
 
-    def judge(
-        seen: tuple[Health, Mapping[QName, Sequence[str]]], context: dg.SensorEvaluationContext, moment: float
-    ) -> Verdict[Cursor]:
-        watched, before = graph(), load_cursor(context.cursor)
+    def judge(seen: Seen, context: dg.SensorEvaluationContext, moment: float) -> Verdict[Cursor]:
+        watched, before = graph().without(seen.pending), load_cursor(context.cursor)
         deficits = read_deficits(context.instance, watched.targets, before.checked or moment, before.deficits)
-        verdict = decide(watched, *seen, replace(before, checked=moment, deficits=deficits), limits)
+        verdict = decide(watched, seen.health, seen.changed, replace(before, checked=moment, deficits=deficits), limits)
         return replace(
             verdict, asks=tuple(escalate(verdict.asks, read_ask_attempts(context.instance, verdict.asks), limits))
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from chmv_assets.core.catalog import Catalog
 from chmv_assets.core.model import VIEW_KINDS
@@ -32,6 +32,17 @@ class Watch:
     expiring: frozenset[QName]  # targets with a TTL: their partitions go away by themselves
     databases: tuple[str, ...]
     declared: str  # changes with every edit of a declaration
+
+    def without(self, pending: frozenset[QName]) -> Watch:
+        """Leave out what waits to be deployed: views, and the targets of such views."""
+        if not pending:
+            return self
+        idle = pending | {view.target for view in self.views if view.name in pending and view.target is not None}
+        return replace(
+            self,
+            views=tuple(view for view in self.views if view.name not in idle and view.target not in idle),
+            targets={name: repairs for name, repairs in self.targets.items() if name not in idle},
+        )
 
 
 def watch(catalog: Catalog, settings: Settings) -> Watch:

@@ -178,9 +178,6 @@ def apply_command(
     plan = decode_plan(plan_path.read_text(encoding="utf-8")) if plan_path is not None else None
     with Server(endpoint_from_environment()) as server:
         applier = open_applier(server, lambda _line: None, _tell)
-        if plan is not None and plan.is_empty:
-            console().print("Nothing to do: the plan is empty.", style="green")
-            return
         applied = (
             applier.apply(plan, _allowed(allow_rewrite, allow_destructive)) if plan is not None else applier.resume()
         )

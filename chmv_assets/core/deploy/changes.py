@@ -106,6 +106,7 @@ class Plan:
     impacts: tuple[Impact, ...] = ()
     untold: tuple[Untold, ...] = ()
     owned: tuple[QName, ...] = ()  # all that is declared
+    digests: tuple[tuple[QName, str], ...] = ()  # of the declared statements, whatever their white space
     scope: tuple[QName, ...] = ()  # what `live` is the fingerprint of
     rolls_back: str = ""  # the plan that this one takes back
     timezone: str = "UTC"  # of windows, as the settings say

@@ -41,6 +41,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "untold": [{"name": _name(one.name), "why": one.why} for one in plan.untold],
         "owned": [_name(one) for one in plan.owned],
         "scope": [_name(one) for one in plan.scope],
+        "digests": [[*_name(name), digest] for name, digest in plan.digests],
         "folder": [list(one) for one in plan.folder],
     }  # fmt: skip
 
@@ -61,7 +62,8 @@ def decode_plan(text: str) -> Plan:
                 for one in document["impacts"]
             ),
             untold=tuple(Untold(name=_read(one["name"]), why=one["why"]) for one in document["untold"]),
-            owned=tuple(_read(one) for one in document["owned"]), scope=tuple(_read(one) for one in document["scope"]), folder=tuple((str(a), str(b)) for a, b in document["folder"]),
+            owned=tuple(_read(one) for one in document["owned"]), scope=tuple(_read(one) for one in document["scope"]),
+            digests=tuple((QName(str(d), str(t)), str(digest)) for d, t, digest in document["digests"]), folder=tuple((str(a), str(b)) for a, b in document["folder"]),
         )  # fmt: skip
     except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         raise DeployRefused(

@@ -74,7 +74,7 @@ def build_plan(
     plan_id = hashlib.sha256(f"{live} {wanted}".encode()).hexdigest()[:12]
     return Plan(
         plan_id=plan_id, made_at=made_at, declared=wanted, live=live, changes=tuple(changes), cutovers=tuple(cutovers),
-        impacts=build_impacts(sides.declared, sides.live, changes, cutovers, sides.held), untold=tuple(untold), owned=tuple(sorted(mine)), scope=tuple(sorted(scope)),
+        impacts=build_impacts(sides.declared, sides.live, changes, cutovers, sides.held), untold=tuple(untold), owned=tuple(sorted(mine)), digests=tuple((name, mine[name].digest) for name in sorted(mine)), scope=tuple(sorted(scope)),
         rolls_back=rolls_back, folder=tuple(folder), timezone=timezone, database=sides.declared.default_database,
     )  # fmt: skip
 
