@@ -18,6 +18,7 @@ from resources.clickhouse import Server
 
 SYSTEM_DATABASES = ("system", "INFORMATION_SCHEMA", "information_schema")
 OWN_DATABASE = "chmv"
+_SHOW_SECRETS = "format_display_secrets_in_show_and_select"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +70,11 @@ class Undelivered:
     error_at: int  # when, in seconds of the server's clock
 
 
+def hide_secrets(server: Server) -> dict[str, int]:
+    """Settings under which the server prints `[HIDDEN]` for every secret, whatever this user may see."""
+    return {_SHOW_SECRETS: 0} if server.knows_settings([_SHOW_SECRETS]) else {}
+
+
 def fetch_objects(server: Server, databases: Sequence[str] = ()) -> list[LiveObject]:
     """All objects of the given databases, or of all but the server's and our own."""
     rows = server.rows(
@@ -81,6 +87,7 @@ def fetch_objects(server: Server, databases: Sequence[str] = ()) -> list[LiveObj
         ORDER BY database, name
         """,
         {"wanted": list(databases), "hidden": [*SYSTEM_DATABASES, OWN_DATABASE]},
+        hide_secrets(server),
     )
     return [
         LiveObject(
