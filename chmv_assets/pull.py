@@ -16,13 +16,14 @@ from datetime import date
 from pathlib import Path
 
 from chmv_assets.core.catalog import Catalog
-from chmv_assets.core.compare import Comparison
+from chmv_assets.core.compare import Comparison, compare_objects
 from chmv_assets.core.errors import PullRefused, UnknownDatabase, UnknownObject
 from chmv_assets.core.model import VIEW_KINDS, Finding, Object
 from chmv_assets.core.names import QName, parse_qname
 from chmv_assets.core.pull import MANIFEST_FILE, Pulled, PulledDatabase, PulledFile, lay_out
 from chmv_assets.core.pull_plan import (
     WRITTEN,
+    Action,
     Folder,
     Home,
     Step,
@@ -35,7 +36,7 @@ from chmv_assets.core.pull_plan import (
 from chmv_assets.core.pull_settings import SourceFacts, infer_sources, render_settings
 from chmv_assets.core.pull_text import ServerDefaults, clean_statement, count_hidden, may_drop_columns, repeats_query
 from chmv_assets.core.serving import SERVING_DATABASE, SNAPSHOT_DATABASE, mark_in
-from chmv_assets.core.settings import SETTINGS_FILE, Settings
+from chmv_assets.core.settings import DEFAULT_DATABASE, SETTINGS_FILE, Settings
 from chmv_assets.live import HIDDEN, build_live_catalog, compare_with_live
 from chmv_assets.pipeline import Pipeline, parse_files, read_folder
 from chmv_assets.settings_file import parse_settings_text
@@ -119,13 +120,13 @@ def pull(
     if not accept:
         steps += _gone(folder, live)
     if not accept or SETTINGS_FILE in accept:
-        facts = _infer(server, live)
-        step, note = _plan_settings(ddl_dir, folder, live, facts, server.timezone, override=SETTINGS_FILE in accept)
+        declared = _parse_after(ddl_dir, folder, steps).catalog
+        step, note = _plan_settings(server, folder, declared, steps, override=SETTINGS_FILE in accept)
         steps += [step]
         notes += note
     after = _parse_after(ddl_dir, folder, steps)
     verdicts = _verify(after, live, server, [file.name for file in files if file.name is not None], steps)
-    _refuse_half_adopted(verdicts, wanted, steps)
+    _refuse_half_adopted(after, live, steps)
     if not dry_run:
         _write(ddl_dir, steps, next_manifest(steps, folder.manifest, folder.files), folder.manifest)
     return PullReport(
@@ -217,15 +218,14 @@ def _needs(made: Object) -> frozenset[QName]:
     return frozenset(reference.name for reference in made.references) | ({made.target} if made.target else set())
 
 
-def _infer(server: Server, live: LiveState) -> tuple[SourceFacts, ...]:
-    sources = [name for name, role in live.catalog.roles().items() if role == "source" and live.catalog.scheme(name)]
-    states = fetch_states(server, live.catalog, sources)
+def _infer(server: Server, catalog: Catalog) -> tuple[SourceFacts, ...]:
+    """Facts of the sources that a folder declares, also of those that another pull wrote."""
+    sources = [name for name, role in catalog.roles().items() if role == "source" and catalog.scheme(name)]
     oldest: dict[QName, date] = {}
-    for name, found in states.items():
+    for name, found in fetch_states(server, catalog, sources).items():
         if (day := oldest_day(state.partition for state in found)) is not None:
             oldest[name] = day
-    written = {file.name for file in live.files}
-    return tuple(one for one in infer_sources(live.catalog, oldest) if one.name in written)
+    return infer_sources(catalog, oldest)
 
 
 # --- the folder ----------------------------------------------------------------------------------------------------
@@ -261,11 +261,17 @@ def _read_state(ddl_dir: Path, before: Pipeline, live: LiveState, server: Server
         differs={
             name: "; ".join(str(d) for d in verdict.differences)
             for name, verdict in verdicts.items()
-            if verdict.state == "changed"
+            if verdict.state == "changed" and _compare_read(before, live, name).state != "equal"
         },
         unsure=frozenset(name for name, verdict in verdicts.items() if verdict.state == "cannot tell"),
         default_database=before.settings.default_database,
     )
+
+
+def _compare_read(pipeline: Pipeline, live: LiveState, name: QName) -> Comparison:
+    """What all statements of a folder together make of an object, ALTERs included, against the server's reading."""
+    mine, theirs = pipeline.catalog.objects[name], live.catalog.objects[name]
+    return compare_objects(mine, theirs, pipeline.settings.default_database)
 
 
 def _read_manifest(ddl_dir: Path) -> dict[str, str]:
@@ -303,30 +309,42 @@ def _gone(folder: Folder, live: LiveState) -> list[Step]:
 
 
 def _plan_settings(
-    ddl_dir: Path, folder: Folder, live: LiveState, facts: Sequence[SourceFacts], timezone: str, *, override: bool
+    server: Server, folder: Folder, declared: Catalog, steps: Sequence[Step], *, override: bool
 ) -> tuple[Step, list[str]]:
     """chmv.yaml is written while nobody has edited it; after that new sources are only named."""
     mine, base = folder.files.get(SETTINGS_FILE), folder.manifest.get(SETTINGS_FILE)
     untouched = mine is not None and digest_bytes(mine) == base
-    settings = parse_settings_text(mine.decode("utf-8", "replace"))[0] if mine is not None else Settings()
-    if untouched:
-        facts = [_with_start(one, settings) for one in facts]
-    owned = {file.database for file in live.files}
-    theirs = render_settings(facts, timezone, owned).encode()
-    if mine == theirs:
-        return Step(path=SETTINGS_FILE, action="unchanged", subject=SETTINGS_FILE, digest=digest_bytes(theirs)), []
     if mine is None and base is not None and not override:
         return Step(path=SETTINGS_FILE, action="deleted", subject=SETTINGS_FILE, digest=base, note="deleted here"), []
-    if mine is None or untouched or override:
-        diff = render_diff(SETTINGS_FILE, mine, theirs) if mine is not None else ""
-        action = "new" if mine is None else "updated" if untouched else "accepted"
-        return Step(
-            path=SETTINGS_FILE, action=action, subject=SETTINGS_FILE, after=theirs, digest=digest_bytes(theirs), diff=diff  # type: ignore[arg-type]
-        ), []  # fmt: skip
-    named = {name for section in (settings.sources, settings.targets, settings.views) for name, _ in section}
-    new = [str(one.name) for one in facts if one.said and one.name not in named]
-    note = [f"{SETTINGS_FILE} is yours; it does not mention {', '.join(new)}"] if new else []
-    return Step(path=SETTINGS_FILE, action="edited", subject=SETTINGS_FILE, digest=base or "", note="yours: kept"), note
+    settings = parse_settings_text(mine.decode("utf-8", "replace"))[0] if mine is not None else Settings()
+    facts = _infer(server, declared)
+    if mine is not None and not untouched and not override:
+        named = {name for section in (settings.sources, settings.targets, settings.views) for name, _ in section}
+        new = [str(one.name) for one in facts if one.said and one.name not in named]
+        note = [f"{SETTINGS_FILE} is yours; it does not mention {', '.join(new)}"] if new else []
+        kept = Step(path=SETTINGS_FILE, action="edited", subject=SETTINGS_FILE, digest=base or "", note="yours: kept")
+        return kept, note
+    if untouched:
+        facts = tuple(_with_start(one, settings) for one in facts)
+    theirs = render_settings(facts, server.timezone, _default_database(folder, declared, settings, steps)).encode()
+    action: Action = (
+        "new" if mine is None else "unchanged" if mine == theirs else "updated" if untouched else "accepted"
+    )
+    diff = render_diff(SETTINGS_FILE, mine, theirs) if mine is not None else ""
+    after = None if action == "unchanged" else theirs
+    digest = digest_bytes(theirs)
+    return Step(
+        path=SETTINGS_FILE, action=action, subject=SETTINGS_FILE, after=after, digest=digest, diff=diff
+    ), []  # fmt: skip
+
+
+def _default_database(folder: Folder, declared: Catalog, settings: Settings, steps: Iterable[Step]) -> str:
+    """The only database, where all statements are ours: in others a new default would change what a bare name means."""
+    if settings.default_database != DEFAULT_DATABASE:
+        return settings.default_database
+    ours = {*folder.manifest, *(step.path for step in steps if step.action in WRITTEN), SETTINGS_FILE}
+    owned = {name.database for name, made in declared.objects.items() if made.kind not in _NOT_DECLARED}
+    return owned.pop() if len(owned) == 1 and set(folder.files) <= ours else ""
 
 
 def _with_start(facts: SourceFacts, settings: Settings) -> SourceFacts:
@@ -354,14 +372,13 @@ def _verify(
     return tuple((name, verdict) for name, verdict in sorted(found.items()) if verdict.state != "equal")
 
 
-def _refuse_half_adopted(
-    verdicts: Iterable[tuple[QName, Comparison]], wanted: set[QName], steps: Iterable[Step]
-) -> None:
+def _refuse_half_adopted(after: Pipeline, live: LiveState, steps: Iterable[Step]) -> None:
     """A later ALTER in the folder may change again what was just adopted."""
     accepted = {step.subject for step in steps if step.action == "accepted"}
-    for name, verdict in verdicts:
-        if name in wanted and str(name) in accepted and verdict.state == "changed":
-            told = "; ".join(str(difference) for difference in verdict.differences)
+    for name in [one.name for one in live.objects if str(one.name) in accepted]:
+        found = _compare_read(after, live, name)
+        if found.state != "equal":
+            told = "; ".join(str(difference) for difference in found.differences)
             raise PullRefused(
                 f"object {name}: with the server's statement in its place the folder still says something else ({told}) but wanted the "
                 "same. Later statements of the folder change it again. Nothing was written; adopt it by hand."

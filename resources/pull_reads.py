@@ -37,8 +37,7 @@ def fetch_databases(server: Server) -> list[LiveDatabase]:
 def fetch_defaults(server: Server) -> ServerDefaults:
     """What the server writes down for a statement of ours that does not say it; older ones lack some of these settings."""
     rows = server.rows(
-        "SELECT name, value FROM system.settings "
-        "WHERE name IN ('default_materialized_view_sql_security', 'default_normal_view_sql_security') "
+        "SELECT name, value FROM system.settings WHERE name = 'default_materialized_view_sql_security' "
         "UNION ALL SELECT name, value FROM system.merge_tree_settings WHERE name = 'index_granularity' "
         "UNION ALL SELECT 'user', currentUser()"
     )
@@ -47,7 +46,6 @@ def fetch_defaults(server: Server) -> ServerDefaults:
     return ServerDefaults(
         user=said.get("user", usual.user),
         materialized_view_security=said.get("default_materialized_view_sql_security", usual.materialized_view_security),
-        view_security=said.get("default_normal_view_sql_security", usual.view_security),
         index_granularity=said.get("index_granularity", usual.index_granularity),
     )
 

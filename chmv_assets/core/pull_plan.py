@@ -149,7 +149,7 @@ def _written(action: Action, file: PulledFile, before: bytes, removes: str = "")
 
 def _elsewhere(file: PulledFile, folder: Folder, home: Home, override: bool) -> Step:
     """An object in a file of somebody else: only what differs in meaning counts."""
-    if file.name is None or folder.is_equal(file.name):
+    if file.name is None or folder.is_equal(file.name, strictly=override):
         return Step(path=home.file, action="declared", subject=file.subject)
     return _overwrite(file, folder, home, override)
 

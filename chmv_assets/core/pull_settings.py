@@ -77,10 +77,9 @@ def _is_plain(name: str) -> bool:
     return bool(name) and name == name.strip()
 
 
-def render_settings(sources: Iterable[SourceFacts], timezone: str, databases: Iterable[str]) -> str:
-    """The text of chmv.yaml."""
+def render_settings(sources: Iterable[SourceFacts], timezone: str, database: str = "") -> str:
+    """The text of chmv.yaml; `database` is the only one of the folder, if there is one."""
     facts = tuple(sources)
-    owned = sorted(set(databases))
     starts = {one.name: one.start for one in facts if one.start is not None}
     first = min(starts.values(), default=None)
     lines = [
@@ -88,8 +87,8 @@ def render_settings(sources: Iterable[SourceFacts], timezone: str, databases: It
         "# landing folders: docs/settings.md has all keys. Once it is edited, pull leaves this file alone.",
         "version: 1",
     ]
-    if len(owned) == 1 and _is_plain(owned[0]):
-        lines.append(_line("default_database", owned[0], "the only database"))
+    if _is_plain(database):
+        lines.append(_line("default_database", database, "the only database"))
     lines.append(_line("timezone", timezone, "the server's"))
     if first is not None:
         oldest = min(name for name, start in starts.items() if start == first)

@@ -26,7 +26,6 @@ class ServerDefaults:
 
     user: str = "default"
     materialized_view_security: str = "DEFINER"
-    view_security: str = "INVOKER"
     index_granularity: str = "8192"
 
 
@@ -84,8 +83,9 @@ def _edits(cursor: Cursor, defaults: ServerDefaults, drop_columns: bool) -> Iter
             cursor.at += 2
         elif (rights := _rights(cursor)) is not None:
             end, user, security = rights
-            usual = defaults.materialized_view_security if kind[0] == "MATERIALIZED" else defaults.view_security
-            if security == usual and user in (defaults.user if security == "DEFINER" else "", ""):
+            # Rights of plain views are there only if somebody wrote them.
+            usual = kind[0] == "MATERIALIZED" and security == defaults.materialized_view_security
+            if usual and user in (defaults.user if security == "DEFINER" else "", ""):
                 yield _Edit(token.start, cursor.tokens[end - 1].end)
             cursor.at = end
         elif cursor.at_words("SETTINGS") and cursor.peek(2).is_op("="):

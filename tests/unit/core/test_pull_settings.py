@@ -39,7 +39,7 @@ def test_facts_of_sources() -> None:
 
 def test_every_value_says_where_it_comes_from() -> None:
     facts = infer_sources(catalog(), {QName("d", "s"): date(2026, 10, 1), QName("d", "two"): date(2026, 11, 1)})
-    text = render_settings(facts, "Europe/Berlin", ["d"])
+    text = render_settings(facts, "Europe/Berlin", "d")
     assert "default_database: d  # the only database\n" in text
     assert "timezone: Europe/Berlin  # the server's\n" in text
     assert 'start: "2026-10-01"  # the earliest partition of all sources, in d.s\n' in text
@@ -53,7 +53,7 @@ def test_every_value_says_where_it_comes_from() -> None:
 
 
 def test_nothing_known_is_a_valid_file_too() -> None:
-    settings, findings = parse_settings_text(render_settings([], "UTC", ["a", "b"]))
+    settings, findings = parse_settings_text(render_settings([], "UTC"))
     assert findings == () and settings.default_database == "default" and settings.start is None
 
 
@@ -64,6 +64,6 @@ NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12)
 def test_any_name_reads_back(database: str, table: str, column: str) -> None:
     name = QName(database, table)
     facts = SourceFacts(name=name, said=(Said("arrival", column, f"DEFAULT {column}"),), open=(f"x {table}",))
-    settings, findings = parse_settings_text(render_settings([facts], "UTC", ["a", "b"]))
+    settings, findings = parse_settings_text(render_settings([facts], "UTC"))
     assert findings == ()
     assert settings.policy(name).arrival == column

@@ -66,7 +66,7 @@ def view(sql: str) -> Object:
         ),
         (
             "CREATE VIEW d.v (`x` UInt8) SQL SECURITY INVOKER AS SELECT x FROM d.s",
-            "CREATE VIEW IF NOT EXISTS d.v (`x` UInt8) AS SELECT x FROM d.s",
+            "CREATE VIEW IF NOT EXISTS d.v (`x` UInt8) SQL SECURITY INVOKER AS SELECT x FROM d.s",
         ),
         (
             "CREATE DICTIONARY d.x UUID '0-1' (`k` UInt64) PRIMARY KEY k SOURCE(NULL()) LAYOUT(FLAT()) LIFETIME(0)",
