@@ -57,6 +57,7 @@ _NOT_OURS = (*SYSTEM_DATABASES, OWN_DATABASE, SNAPSHOT_DATABASE)
 _LOCAL_ENGINES = ("Atomic", "Ordinary", "Replicated", "Shared", "Memory", "Lazy", "Overlay")
 _USUAL_ENGINE = "Atomic"
 _REPLACING = "_tmp_replace_"  # CREATE OR REPLACE in the middle of it
+_UNREAD = ("not-text", "unterminated", "unreadable-statement", "settings-yaml")
 _NOT_DECLARED = ("external", "function", "inner_table")
 
 
@@ -232,14 +233,20 @@ def _infer(server: Server, catalog: Catalog) -> tuple[SourceFacts, ...]:
 
 
 def _read_pipeline(ddl_dir: Path) -> Pipeline:
+    """The folder as it is; what cannot be read might declare anything, so nothing is written beside it."""
     raw = list(read_folder(ddl_dir)) if ddl_dir.is_dir() else []
-    return _parse(ddl_dir, dict(raw))
+    pipeline = _parse(ddl_dir, dict(raw))
+    unread = [str(finding) for finding in pipeline.catalog.errors if finding.code in _UNREAD]
+    if unread:
+        raise PullRefused(
+            f"folder {ddl_dir}: found files that cannot be read but wanted to know all that is declared. An object might be written a "
+            "second time. Correct them (`chmv check`) and pull again.\n  " + "\n  ".join(unread)
+        )
+    return pipeline
 
 
 def _parse(ddl_dir: Path, files: Mapping[str, bytes]) -> Pipeline:
-    settings, findings = Settings(), ()
-    if SETTINGS_FILE in files:
-        settings, findings = parse_settings_text(files[SETTINGS_FILE].decode("utf-8", "replace"))
+    settings, findings = parse_settings_text(files.get(SETTINGS_FILE, b"").decode("utf-8", "replace"))
     return parse_files(ddl_dir, sorted(files.items()), settings, findings)
 
 
@@ -259,7 +266,7 @@ def _read_state(ddl_dir: Path, before: Pipeline, live: LiveState, server: Server
         },
         databases={name: home for found in reversed(homes) for name, home in found.items()},
         differs={
-            name: "; ".join(str(d) for d in verdict.differences)
+            name: f"differs in {', '.join(difference.what for difference in verdict.differences)}"
             for name, verdict in verdicts.items()
             if verdict.state == "changed" and _compare_read(before, live, name).state != "equal"
         },
@@ -322,8 +329,7 @@ def _plan_settings(
         named = {name for section in (settings.sources, settings.targets, settings.views) for name, _ in section}
         new = [str(one.name) for one in facts if one.said and one.name not in named]
         note = [f"{SETTINGS_FILE} is yours; it does not mention {', '.join(new)}"] if new else []
-        kept = Step(path=SETTINGS_FILE, action="edited", subject=SETTINGS_FILE, digest=base or "", note="yours: kept")
-        return kept, note
+        return Step(path=SETTINGS_FILE, action="declared", subject=SETTINGS_FILE, digest=base or ""), note
     if untouched:
         facts = tuple(_with_start(one, settings) for one in facts)
     theirs = render_settings(facts, server.timezone, _default_database(folder, declared, settings, steps)).encode()
@@ -350,7 +356,8 @@ def _default_database(folder: Folder, declared: Catalog, settings: Settings, ste
 def _with_start(facts: SourceFacts, settings: Settings) -> SourceFacts:
     """Partitions age out, and a start that moves breaks backfills: one that is written stays."""
     known = any(name == facts.name for name, _ in settings.sources)
-    return replace(facts, start=settings.policy(facts.name).start) if known else facts
+    start = settings.policy(facts.name).start
+    return replace(facts, start=start) if known and start is not None else facts
 
 
 def _parse_after(ddl_dir: Path, folder: Folder, steps: Iterable[Step]) -> Pipeline:

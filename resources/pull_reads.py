@@ -12,9 +12,7 @@ from chmv_assets.core.errors import ServerError
 from chmv_assets.core.names import QName
 from chmv_assets.core.pull_text import ServerDefaults
 from resources.clickhouse import Server
-from resources.introspect import describe_select, hide_secrets
-
-_STATEMENTS_PER_QUERY = 500
+from resources.introspect import describe_select, hide_secrets, in_batches, is_sendable
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +61,10 @@ def fetch_requirements(server: Server, databases: Sequence[str]) -> dict[QName, 
 def fetch_readable(server: Server, statements: Sequence[str]) -> list[str]:
     """The statements over several lines, as the server writes them; as they are where it would change more than white space."""
     found: list[str] = []
-    for at in range(0, len(statements), _STATEMENTS_PER_QUERY):
-        some = list(statements[at : at + _STATEMENTS_PER_QUERY])
+    for some in in_batches(statements):
+        if not is_sendable(some[0]):
+            found += some
+            continue
         rows = server.rows(
             "SELECT text, formatQueryOrNull(text) AS pretty, "
             "formatQuerySingleLineOrNull(ifNull(pretty, '')) = formatQuerySingleLineOrNull(text) "

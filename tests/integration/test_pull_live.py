@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from chmv_assets.cli.main import main
 from chmv_assets.core.catalog import natural_key
+from chmv_assets.core.errors import PullRefused
 from chmv_assets.core.names import QName, quote_identifier
 from chmv_assets.core.statements import SourceFile, split_statements
 from chmv_assets.live import compare_with_live
@@ -254,6 +255,18 @@ def test_the_nasty_ones(name: str, clickhouse: Client, server: Server, tmp_path:
     assert not [path for path in outside if path.suffix == ".sql"]
 
 
+def test_more_than_one_parameter_can_hold(name: str, clickhouse: Client, server: Server, tmp_path: Path) -> None:
+    """The server refuses a parameter of more than 128 KiB; an object longer than that is taken as the server wrote it."""
+    for number, length in enumerate([9_000] * 20 + [150_000]):
+        clickhouse.command(f"CREATE TABLE {name}.t{number} (x UInt8) ENGINE = Memory COMMENT '{'é' * (length // 2)}'")
+    report = pull(server, tmp_path, [name])
+    assert {str(found): verdict.state for found, verdict in report.verdicts} == {f"{name}.t20": "cannot tell"}
+    before = texts(clickhouse, [name])
+    drop(clickhouse, [name])
+    create_again(clickhouse, tmp_path)
+    assert texts(clickhouse, [name]) == before
+
+
 def test_databases_need_one_another(clickhouse: Client, server: Server, tmp_path: Path) -> None:
     """Files of `a` need tables of `z`, and the other way round."""
     a, z = (f"pull_{letter}`{secrets.token_hex(3)}" for letter in "az")
@@ -418,7 +431,7 @@ def test_settings_are_written_until_they_are_edited(
     assert actions(report) == {"s2": "new", "v2": "new", "yaml": "updated"}
     file.write_text(first + "  # mine\n")
     report = pull(server, tmp_path, [small], force=True)
-    assert actions(report) == {"yaml": "edited"}
+    assert actions(report) == {}
     assert report.notes == (f"chmv.yaml is yours; it does not mention {small}.s2",)
     assert file.read_text() == first + "  # mine\n"
 
@@ -433,7 +446,8 @@ def test_an_object_of_a_hand_written_folder_is_adopted_in_its_place(
     file.write_text(head + old + tail)
     (tmp_path / "chmv.yaml").write_text(f"version: 1\ndefault_database: {small}\n")
     report = pull(server, tmp_path, [small])
-    assert actions(report) == {"v": "conflict", "yaml": "edited"}
+    assert actions(report) == {"v": "conflict"}
+    assert [step.note for step in report.conflicts] == ["differs in query"]
     assert [path.name for path in tmp_path.rglob("*.sql")] == ["all.sql"]
     taken = pull(server, tmp_path, [small], accept=[f"{small}.v"])
     assert actions(taken) == {"v": "accepted"} and taken.verdicts == ()
@@ -482,6 +496,24 @@ def test_a_statement_that_is_altered_later_is_not_half_adopted(
     result = run("--ddl", str(tmp_path), "--database", small, "--accept", f"{small}.t")
     assert result.exit_code == 1 and "Later statements" in result.stderr
     assert (tmp_path / "a.sql").read_text() == text
+
+
+@pytest.mark.parametrize(("name", "content"), [("a.sql", "SELECT 'never closed"), ("chmv.yaml", "a: [")])
+def test_a_folder_that_cannot_be_read_is_not_written_to(
+    name: str, content: str, server: Server, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(PullRefused, match="cannot be read"):
+        pull(server, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_a_start_is_written_once_there_is_data(small: str, clickhouse: Client, server: Server, tmp_path: Path) -> None:
+    pull(server, tmp_path, [small])
+    clickhouse.command(f"INSERT INTO {small}.s VALUES ('2026-10-05 00:00:00', 1, 1)")
+    assert actions(pull(server, tmp_path, [small])) == {"yaml": "updated"}
+    clickhouse.command(f"INSERT INTO {small}.s VALUES ('2026-10-01 00:00:00', 1, 1)")
+    assert actions(pull(server, tmp_path, [small])) == {}
 
 
 def test_our_own_things_are_left_out(
