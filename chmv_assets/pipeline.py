@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -48,7 +48,7 @@ def load_pipeline(
     ddl_dir: Path, *, cache: Path | None = None, progress: Callable[[int], None] | None = None
 ) -> Pipeline:
     """Load a DDL folder, from the cache if nothing changed; defects are in `catalog.findings`, nothing is raised."""
-    raw = list(_read_folder(ddl_dir))
+    raw = list(read_folder(ddl_dir))
     fingerprint = _fingerprint(raw)
     kept = (cache or cache_dir()) / "catalog" / f"{fingerprint}.json"
     hit = _read_cached(kept, ddl_dir, fingerprint)
@@ -65,6 +65,17 @@ def parse_folder(
 ) -> Pipeline:
     """Parse without looking at the cache."""
     settings, findings = read_settings(ddl_dir)
+    return parse_files(ddl_dir, raw, settings, findings, progress)
+
+
+def parse_files(
+    ddl_dir: Path,
+    raw: Iterable[tuple[str, bytes]],
+    settings: Settings,
+    findings: Sequence[Finding] = (),
+    progress: Callable[[int], None] | None = None,
+) -> Pipeline:
+    """Parse files that need not be on disk; `findings` are the defects of the settings."""
     files: list[SourceFile] = []
     defects = list(findings)
     for path, content in raw:
@@ -88,14 +99,15 @@ def parse_folder(
 def read_sources(ddl_dir: Path) -> tuple[tuple[str, str], ...]:
     """The DDL files of a folder, as text: path → statements."""
     found: list[tuple[str, str]] = []
-    for path, content in _read_folder(ddl_dir):
+    for path, content in read_folder(ddl_dir):
         decoded = decode_source(path, content) if path != SETTINGS_FILE else None
         if isinstance(decoded, SourceFile):
             found.append((decoded.path, decoded.text))
     return tuple(found)
 
 
-def _read_folder(ddl_dir: Path) -> Iterator[tuple[str, bytes]]:
+def read_folder(ddl_dir: Path) -> Iterator[tuple[str, bytes]]:
+    """Every file of a DDL folder that counts: its path below the folder and its bytes."""
     for folder, folders, names in os.walk(ddl_dir):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):

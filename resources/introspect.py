@@ -6,7 +6,7 @@ Each function is a constant number of queries whatever the number of tables; row
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from chmv_assets.core.cadence import PartitionScheme
@@ -18,6 +18,8 @@ from resources.clickhouse import Server
 
 SYSTEM_DATABASES = ("system", "INFORMATION_SCHEMA", "information_schema")
 OWN_DATABASE = "chmv"
+_PARAMETER_BYTES = 60_000  # the server takes 128 KiB (http_max_field_value_size), and escaping may double a text
+_SHOW_SECRETS = "format_display_secrets_in_show_and_select"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +71,11 @@ class Undelivered:
     error_at: int  # when, in seconds of the server's clock
 
 
+def hide_secrets(server: Server) -> dict[str, int]:
+    """Settings under which the server prints `[HIDDEN]` for every secret, whatever this user may see."""
+    return {_SHOW_SECRETS: 0} if server.knows_settings([_SHOW_SECRETS]) else {}
+
+
 def fetch_objects(server: Server, databases: Sequence[str] = ()) -> list[LiveObject]:
     """All objects of the given databases, or of all but the server's and our own."""
     rows = server.rows(
@@ -81,6 +88,7 @@ def fetch_objects(server: Server, databases: Sequence[str] = ()) -> list[LiveObj
         ORDER BY database, name
         """,
         {"wanted": list(databases), "hidden": [*SYSTEM_DATABASES, OWN_DATABASE]},
+        hide_secrets(server),
     )
     return [
         LiveObject(
@@ -97,11 +105,37 @@ def fetch_objects(server: Server, databases: Sequence[str] = ()) -> list[LiveObj
 
 
 def fetch_formatted(server: Server, statements: Sequence[str]) -> list[str | None]:
-    """The server's own formatting of many statements in one query; None where it cannot parse one."""
-    rows = server.rows(
-        "SELECT formatQuerySingleLineOrNull(arrayJoin({statements:Array(String)}))", {"statements": list(statements)}
-    )
-    return [text for (text,) in rows]
+    """The server's own formatting of many statements in few queries; None where it cannot parse one."""
+    found: list[str | None] = []
+    for some in in_batches(statements):
+        if not is_sendable(some[0]):
+            found.append(None)
+            continue
+        rows = server.rows(
+            "SELECT formatQuerySingleLineOrNull(arrayJoin({statements:Array(String)}))", {"statements": some}
+        )
+        found += [text for (text,) in rows]
+    return found
+
+
+def in_batches(statements: Sequence[str]) -> Iterator[list[str]]:
+    """Texts in groups that one parameter can hold; one that is too long for any stands alone."""
+    group: list[str] = []
+    size = 0
+    for statement in statements:
+        length = len(statement.encode())
+        if group and size + length > _PARAMETER_BYTES:
+            yield group
+            group, size = [], 0
+        group.append(statement)
+        size += length + 4
+    if group:
+        yield group
+
+
+def is_sendable(statement: str) -> bool:
+    """Whether a text fits into one parameter."""
+    return len(statement.encode()) <= _PARAMETER_BYTES
 
 
 def fetch_partitions(server: Server, tables: Iterable[QName]) -> dict[QName, tuple[PartitionState, ...]]:

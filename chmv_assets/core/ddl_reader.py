@@ -165,7 +165,7 @@ def _at_clause(cursor: Cursor) -> bool:
         return True
     if token.is_word("ENGINE", "POPULATE", "EMPTY", "DEFINER"):
         return True
-    if token.is_word("SETTINGS") and after.kind == "word":
+    if token.is_word("SETTINGS") and after.kind == "word" and cursor.peek(2).is_op("="):  # a column may be called so
         return True
     if token.is_word("COMMENT") and after.kind == "string":
         return True

@@ -3,6 +3,8 @@
     ChmvError
     ├── CatalogDefects       the DDL folder or the settings file has defects; carries all of them
     ├── UnknownObject        a name that is not in the catalog; lists the nearest
+    ├── UnknownDatabase      a name that is no database of the server's user
+    ├── PullRefused          a folder into which the server's objects cannot be written as asked
     ├── EngineError          the embedded server could not be installed, started, found or stopped
     ├── ServerError          the server refused a statement; carries code, name and query id
     ├── RebuildRefused       a window cannot be rebuilt safely; says why and what to do
@@ -56,6 +58,21 @@ class UnknownObject(ChmvError):
         self.nearest = tuple(difflib.get_close_matches(name, list(known), n=3, cutoff=0.5))
         hint = f" Did you mean {', '.join(self.nearest)}?" if self.nearest else ""
         super().__init__(f"object {name}: not in the catalog.{hint} `chmv graph` lists what is.")
+
+
+class UnknownDatabase(ChmvError):
+    """A database that is not there, or not the user's."""
+
+    def __init__(self, name: str, known: Iterable[str]) -> None:
+        self.name = name
+        super().__init__(
+            f"database {name}: found none of this name but wanted one that is not the server's or chmv's own. "
+            f"There are {', '.join(known) or 'none'}. Correct the name."
+        )
+
+
+class PullRefused(ChmvError):
+    """A pull that would leave a folder which does not say what the server has."""
 
 
 class EngineError(ChmvError):

@@ -29,6 +29,7 @@ class Statement:
     text: str
     tokens: Sequence[Token]
     place: Place
+    offset: int = 0  # of its first character in the file's text
 
 
 _STATEMENT_END = re.compile(r"^[ \t]*--[ \t]*\+(?:goose|migrate)[ \t]+StatementEnd", re.IGNORECASE | re.MULTILINE)
@@ -113,4 +114,4 @@ def _groups(tokens: Sequence[Token]) -> Iterator[Sequence[Token]]:
 def _statement(text: str, group: Sequence[Token], lines: Lines, path: str) -> Statement:
     start, end = group[0].start, group[-1].end
     moved = tuple(Token(token.kind, token.text, token.start - start, token.end - start) for token in group)
-    return Statement(text[start:end], moved, Place(path, lines.line(start)))
+    return Statement(text[start:end], moved, Place(path, lines.line(start)), start)
