@@ -12,6 +12,7 @@ from chmv_assets import __version__
 _COMMANDS = {
     "check": "chmv_assets.cli.catalog:check_command",
     "graph": "chmv_assets.cli.catalog:graph_command",
+    "drift": "chmv_assets.cli.drift:drift_command",
     "engine": "chmv_assets.cli.engine:engine_group",
     "demo": "chmv_assets.cli.demo:demo_command",
     "ingest": "chmv_assets.cli.ingest:ingest_command",
