@@ -12,7 +12,7 @@ from typing import Any
 from chmv_assets.core.errors import ServerError
 from chmv_assets.core.names import QName, parse_qname
 from chmv_assets.core.own_tables import on_cluster
-from chmv_assets.core.runtime_graph import Fired, Observed, Queries
+from chmv_assets.core.runtime_graph import REFRESH, Fired, Observed, Queries
 from chmv_assets.core.system_tables import system_table
 from resources.clickhouse import Server
 
@@ -20,6 +20,8 @@ MAX_GROUPS = 5_000
 _SECONDS = 60
 _VIEWS_LOG, _QUERY_LOG = "query_views_log", "query_log"
 _OUR_CLIENTS = "chmv"
+_REFRESHER = "refreshable materialized view"  # how the server calls itself then
+_NAMED = "if(endsWith(t, '`'), position(query, splitByChar('`', t)[-2]) > 0, has(words, splitByChar('.', t)[-1]))"
 _HOW = "A server keeps them by default (`<query_log>`, `<query_views_log>` in its configuration, `log_queries = 1`, `log_query_views = 1`)"
 _PART = r"(?:`(?:[^`\\]|\\.)*`|\"(?:[^\"\\]|\\.)*\"|[\w$]+)"
 _INSERTED = (
@@ -86,28 +88,35 @@ def _fetch_fired(server: Server, values: dict[str, object], cluster: str, notes:
 def _fetch_queries(server: Server, values: dict[str, object], cluster: str, notes: list[str]) -> tuple[Queries, ...]:
     of_folder = f"arrayFilter(t -> {_OF_FOLDER.format(name='t')}, tables)"
     rows = server.rows(
-        f"SELECT query_kind AS kind, user AS who, left(if(client_name != '', client_name, http_user_agent), 80) AS client, "
+        "WITH if(query_kind = 'Insert', extractAll(left(query, 100000), '[A-Za-z0-9_]+'), []) AS words "  # they stay on the server
+        "SELECT query_kind AS kind, user AS who, left(if(client_name != '', client_name, http_user_agent), 80) AS client, "
         f"arraySort({of_folder}) AS used, arraySort(views) AS passed, "
         "if(query_kind IN ('Insert', 'AsyncInsertFlush'), extract(left(query, 4000), {inserted:String}), '') AS written, "
-        "if(written = '', '', current_database) AS home, count() AS n, toUnixTimestamp(max(event_time)) AS last "
+        "if(written = '', '', current_database) AS home, "
+        f"if(arrayExists(w -> upper(w) = 'SELECT', words), arrayFilter(t -> {_NAMED}, used), []) AS named, "
+        "count() AS n, toUnixTimestamp(max(event_time)) AS last "
         f"FROM {system_table(_QUERY_LOG, cluster)} WHERE {_SINCE} AND type = 'QueryFinish' AND is_initial_query "
         "AND hasAny(databases, {databases:Array(String)}) AND notEmpty(used) "
-        "GROUP BY kind, who, client, used, passed, written, home ORDER BY n DESC, used, kind, who, client LIMIT {limit:UInt32}",
+        "GROUP BY kind, who, client, used, passed, written, home, named ORDER BY n DESC, used, kind, who, client LIMIT {limit:UInt32}",
         {**values, "inserted": _INSERTED}, {"max_execution_time": _SECONDS},
     )  # fmt: skip
     return tuple(_queries(*row) for row in _bounded(rows, "groups of queries", notes))
 
 
 def _queries(
-    kind: str, user: str, client: str, used: Sequence[str], passed: Sequence[str], written: str, home: str, count: int, last: int
+    kind: str, user: str, client: str, used: Sequence[str], passed: Sequence[str], written: str, home: str, named: Sequence[str],
+    count: int, last: int,
 ) -> Queries:  # fmt: skip
     tables = frozenset(read_name(name) for name in used)
     target = read_name(written, home) if written else None
+    if client == _REFRESHER or (target is not None and target.table.startswith(".tmp.inner")):
+        kind = REFRESH
     if target not in tables:  # a table function, or a text that could not be read
         target = next(iter(tables)) if len(tables) == 1 and kind in ("Insert", "AsyncInsertFlush") else None
     return Queries(
         kind=kind, user=user, client=client, ours=client.startswith(_OUR_CLIENTS), tables=tables,
-        views=frozenset(read_name(name) for name in passed), written=target, count=int(count),
+        views=frozenset(read_name(name) for name in passed), written=target,
+        named=frozenset(read_name(name) for name in named), count=int(count),
         last=datetime.fromtimestamp(last, timezone.utc),
     )  # fmt: skip
 

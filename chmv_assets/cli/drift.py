@@ -96,7 +96,7 @@ def _print(found: Drift, code: int) -> None:
         row for name, one in found.comparisons.items() if one.state != "equal" for row in _rows(str(name), one)
     ]  # fmt: skip
     rows += [
-        [escape(str(one.name)), "undeclared", one.engine, "nothing", "referred to by the DDL" if one.referred else ""]
+        [escape(str(one.name)), "undeclared", "referred to by the DDL" if one.referred else "", "nothing", one.engine]
         for one in found.undeclared
     ]
     if rows:
@@ -110,7 +110,8 @@ def _print(found: Drift, code: int) -> None:
     if busy := sorted(str(name) for name in found.held if found.comparisons.get(name) is not None):
         out.print(f"A rebuild works on {', '.join(busy)}; they may look different meanwhile.", highlight=False)
     if code == NONE:
-        out.print("No drift.", style="bold green")
+        besides = " Objects that are not declared count with --undeclared." if found.undeclared else ""
+        out.print(f"No drift.{besides}", style="bold green", highlight=False)
     else:
         out.print(_NEXT, highlight=False, markup=False)
 

@@ -97,5 +97,5 @@ def _summary(observed: Observed, graph: RuntimeGraph) -> str:
     suspicious = sum(row.suspicious for row in graph.edges)
     return (
         f"{_time(observed.since)} to {_time(observed.until)} UTC: {len(graph.edges)} declared edges ({shown}; {suspicious} suspicious: "
-        f"the source was written, the edge was not gone along), {len(graph.undeclared)} not declared."
+        f"the source was written, the view did not fire), {len(graph.undeclared)} not declared."
     )

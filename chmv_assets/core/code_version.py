@@ -9,7 +9,7 @@ used as names are kept apart by what `seal` adds: names of columns and what name
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from chmv_assets.core.model import VIEW_KINDS, Object, ViewFacts
@@ -71,66 +71,60 @@ def _digest(parts: Iterable[str]) -> str:
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-def _words(tokens: Sequence[Token]) -> Iterator[str]:
+def _words(tokens: Sequence[Token]) -> list[str]:
     """The tokens that count, each in one spelling; a keyword is marked, so that it never equals a name."""
+    uppers = [token.text.upper() if token.kind == "word" else "" for token in tokens] + ["", "", ""]
+    texts = [token.text for token in tokens] + ["", "", ""]
+    found: list[str] = []
     at, head = 0, True
     while at < len(tokens):
-        token = tokens[at]
+        upper = uppers[at]
         if head:
-            skipped = _head_noise(tokens, at)
+            skipped = _head_noise(tokens, uppers, at)
             if skipped:
                 at += skipped
                 continue
-            head = not (token.is_op("(") or token.is_word("AS", "QUERY"))
-        following = tokens[at + 1] if at + 1 < len(tokens) else None
-        if token.is_word("COMMENT") and following is not None and following.kind == "string":
-            at += 2
-            continue
-        if token.is_word("ENGINE") and following is not None and following.is_op("="):
-            yield "\1ENGINE"
-            at += 2
-            continue
-        if _is_empty_engine(tokens, at):
-            yield token.text
-            at += 3
-            continue
-        yield _spelling(tokens[at - 1] if at else None, token, following)
+            head = upper not in ("AS", "QUERY") and texts[at] != "("
+        if not upper:
+            found.append(unquote_identifier(texts[at]) if tokens[at].kind == "quoted" else texts[at])
+        elif upper == "COMMENT" and at + 1 < len(tokens) and tokens[at + 1].kind == "string":
+            at += 1
+        elif upper == "ENGINE" and texts[at + 1] == "=":
+            found.append("\1ENGINE")
+            at += 1
+        else:
+            found.append(_spelling(uppers, texts, at))
+            if texts[at + 1] == "(" and texts[at + 2] == ")" and _is_engine(uppers, texts, at):
+                at += 2  # `MergeTree()` is `MergeTree`
         at += 1
+    return found
 
 
-def _head_noise(tokens: Sequence[Token], at: int) -> int:
+def _head_noise(tokens: Sequence[Token], uppers: Sequence[str], at: int) -> int:
     """How many tokens of a statement's head say nothing of what it makes."""
-    words = [token.text.upper() if token.kind == "word" else "" for token in tokens[at : at + 3]]
-    if words == ["IF", "NOT", "EXISTS"]:
+    first, second = uppers[at], uppers[at + 1]
+    if first == "IF" and second == "NOT" and uppers[at + 2] == "EXISTS":
         return 3
-    if words[:2] == ["IF", "EXISTS"] or (at == 1 and words[:2] == ["OR", "REPLACE"]):
+    if (first == "IF" and second == "EXISTS") or (at == 1 and first == "OR" and second == "REPLACE"):
         return 2
-    if words[:2] == ["ON", "CLUSTER"]:
+    if first == "ON" and second == "CLUSTER":
         return 3
-    if words[:1] == ["UUID"] and len(tokens) > at + 1 and tokens[at + 1].kind == "string":
-        return 2
-    return 0
+    return 2 if first == "UUID" and at + 1 < len(tokens) and tokens[at + 1].kind == "string" else 0
 
 
-def _is_empty_engine(tokens: Sequence[Token], at: int) -> bool:
-    """`MergeTree()` is `MergeTree`."""
-    name, rest = tokens[at], tokens[at + 1 : at + 3]
-    behind = at >= 1 and (tokens[at - 1].is_word("ENGINE") or (at >= 2 and tokens[at - 2].is_word("ENGINE")))
-    return behind and name.kind == "word" and len(rest) == 2 and rest[0].is_op("(") and rest[1].is_op(")")
+def _is_engine(uppers: Sequence[str], texts: Sequence[str], at: int) -> bool:
+    return at >= 1 and (uppers[at - 1] == "ENGINE" or (at >= 2 and texts[at - 1] == "=" and uppers[at - 2] == "ENGINE"))
 
 
-def _spelling(before: Token | None, token: Token, after: Token | None) -> str:
-    if token.kind == "quoted":
-        return unquote_identifier(token.text)
-    if token.kind != "word" or (before is not None and before.is_op(".")) or (after is not None and after.is_op(".")):
-        return token.text
-    upper = token.text.upper()
-    if before is None and upper in _HEADS:
-        return "\1CREATE"
-    if before is not None and before.is_word("AS") and upper not in _BEGINS_QUERY:
-        return token.text  # an alias
+def _spelling(uppers: Sequence[str], texts: Sequence[str], at: int) -> str:
+    """The one spelling of a word."""
+    text, upper = texts[at], uppers[at]
+    if texts[at + 1] == "." or (at and texts[at - 1] == "."):
+        return text
+    if at == 0:
+        return "\1CREATE" if upper in _HEADS else "\1" + upper
+    if uppers[at - 1] == "AS" and upper not in _BEGINS_QUERY:
+        return text  # an alias
     if upper in _KEYWORDS:
         return "\1" + upper
-    if after is not None and after.is_op("(") and (lower := token.text.lower()) in _FUNCTIONS:
-        return lower
-    return token.text
+    return text.lower() if texts[at + 1] == "(" and text.lower() in _FUNCTIONS else text

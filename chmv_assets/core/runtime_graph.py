@@ -1,7 +1,7 @@
 """What the server's logs saw against the declared graph. Pure: declared edges and observed facts → rows.
 
 An edge is *seen*, *never seen*, or *not logged*: the logs tell of inserts, of the views that they fired and of the tables that queries name, not of
-dictionaries that load or tables that forward. Never seen is suspicious only where the source was written in that time. What was seen but is not
+dictionaries or of tables that forward. Never seen is suspicious only where the source was written in that time. What was seen but is not
 declared is a view that the folder does not know, a view that writes elsewhere, or an INSERT … SELECT of somebody; all other queries are told as uses.
 """
 
@@ -13,11 +13,12 @@ from datetime import datetime
 from typing import Any, Literal
 
 from chmv_assets.core.catalog import Catalog
-from chmv_assets.core.model import Edge, Object
+from chmv_assets.core.model import VIEW_KINDS, Edge
 from chmv_assets.core.names import QName
 
 Sight = Literal["seen", "never seen", "not logged"]
 What = Literal["read", "written", "changed"]
+REFRESH = "Refresh"
 _FORWARDERS = ("buffer", "distributed")
 _WRITES = ("Insert", "AsyncInsertFlush")
 _READS = ("Select",)
@@ -40,13 +41,16 @@ class Fired:
 class Queries:
     """Queries of one kind over the same tables by the same user and client, from `query_log`."""
 
-    kind: str  # Select, Insert, Alter, …
+    kind: str  # Select, Insert, Alter, …; REFRESH: the server refreshed a view
     user: str
     client: str
     ours: bool
     tables: frozenset[QName]
-    views: frozenset[QName]  # that they went through or fired
-    written: QName | None  # of an INSERT; None: cannot tell
+    views: frozenset[QName]  # that they fired
+    written: QName | None = None  # of an INSERT; None: cannot tell
+    named: frozenset[QName] = (
+        frozenset()
+    )  # of an INSERT … SELECT: those of the tables that its text names, not only its views
     count: int
     last: datetime
 
@@ -164,8 +168,10 @@ class _Reading:
     def _is_logged(self, edge: Edge) -> bool:
         if self._pushed(edge) is not None:
             return self.observed.fired is not None
-        dest = self.catalog.objects[edge.dest]
-        return self.observed.queries is not None and edge.kind == "feeds" and dest.kind == "view"
+        source, dest = self.catalog.objects[edge.source], self.catalog.objects[edge.dest]
+        if self.observed.queries is None or edge.kind == "after" or source.kind == "dictionary":
+            return False
+        return dest.kind in ("view", *VIEW_KINDS) or (edge.kind == "writes" and source.kind in VIEW_KINDS)
 
     def _sightings(self, edge: Edge) -> Iterable[tuple[int, datetime]]:
         view = self._pushed(edge)
@@ -173,6 +179,10 @@ class _Reading:
             for one in self.fired.get(view, ()):
                 if edge.kind == "trigger" or self._is_target(edge.dest, one.target):
                     yield one.count, one.last
+            return
+        refreshed = [group for group in self.touching.get(edge.source, ()) if group.kind == REFRESH]
+        if edge.kind == "writes":
+            yield from ((group.count, group.last) for group in refreshed)
             return
         for group in self.touching.get(edge.dest, ()):
             if edge.source in group.tables | group.views:
@@ -223,7 +233,7 @@ class _Reading:
         found: dict[tuple[QName, QName], list[Queries]] = {}
         for group in self.queries:
             if group.kind in _WRITES and group.written is not None and not group.ours:
-                for source in self._read_by_insert(group):
+                for source in group.named - {group.written}:
                     if (source, group.written) not in declared:
                         found.setdefault((source, group.written), []).append(group)
         for (source, dest), groups in found.items():
@@ -232,19 +242,10 @@ class _Reading:
                 last=max(one.last for one in groups), by=tuple(sorted({(one.user, one.client) for one in groups})),
             )  # fmt: skip
 
-    def _read_by_insert(self, group: Queries) -> frozenset[QName]:
-        """The tables that an INSERT itself reads, without what the views that it fires read and write."""
-        theirs: set[QName] = set(group.views) | ({group.written} if group.written is not None else set())
-        for view in group.views:
-            theirs |= {one.target for one in self.fired.get(view, ()) if one.target is not None}
-            made = self.catalog.objects.get(view)
-            theirs |= _names_of(made) if made is not None else set()
-        return frozenset(group.tables - theirs)
-
     def uses(self) -> Iterable[Use]:
         totals: dict[tuple[QName, What, str, str, str], tuple[int, datetime]] = {}
         for group in self.queries:
-            if group.ours:
+            if group.ours or group.kind == REFRESH:
                 continue
             for name, what in self._touches(group):
                 key = (name, what, group.kind, group.user, group.client)
@@ -261,13 +262,9 @@ class _Reading:
         if group.kind in _WRITES:
             if group.written is None:
                 return [(name, "written") for name in group.tables]
-            return [(group.written, "written"), *((name, "read") for name in self._read_by_insert(group))]
+            return [(group.written, "written"), *((name, "read") for name in group.named - {group.written})]
         names = group.tables | group.views
         return [(name, "read" if group.kind in _READS else "changed") for name in names]
-
-
-def _names_of(made: Object) -> set[QName]:
-    return {*(one.name for one in made.references), *([made.target] if made.target is not None else [])}
 
 
 def runtime_document(observed: Observed, runtime: RuntimeGraph) -> dict[str, Any]:

@@ -29,6 +29,8 @@ CREATE TABLE {db}.sums (total UInt64) ENGINE = SummingMergeTree ORDER BY tuple()
 CREATE MATERIALIZED VIEW {db}.sums_mv TO {db}.sums AS SELECT sum(total) AS total FROM {db}.pages;
 CREATE VIEW {db}.shown AS SELECT * FROM {db}.pages;
 CREATE MATERIALIZED VIEW {db}.`odd name` ENGINE = MergeTree ORDER BY page AS SELECT page FROM {db}.hits;
+CREATE TABLE {db}.top (page String) ENGINE = MergeTree ORDER BY page;
+CREATE MATERIALIZED VIEW {db}.top_mv REFRESH EVERY 1 YEAR TO {db}.top EMPTY AS SELECT page FROM {db}.pages;
 CREATE TABLE {db}.quiet (page String) ENGINE = MergeTree ORDER BY page;
 CREATE MATERIALIZED VIEW {db}.quiet_mv TO {db}.names AS SELECT page FROM {db}.quiet;
 """
@@ -82,7 +84,7 @@ def edges(runtime: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
 
 def test_edges_are_seen_as_data_flows(folder: Folder) -> None:
     before = edges(folder.runtime())
-    assert {one["state"] for one in before.values()} == {"never seen", "not logged"}
+    assert {one["state"] for one in before.values()} == {"never seen"}
     assert not any(one["suspicious"] for one in before.values())
     for _ in range(3):
         folder.other("INSERT INTO {db}.hits VALUES ('a', 1), ('b', 2)")
@@ -92,6 +94,12 @@ def test_edges_are_seen_as_data_flows(folder: Folder) -> None:
         assert (after[pair]["state"], after[pair]["count"]) == ("seen", 3), pair
         assert after[pair]["last"]
     assert after["pages", "shown"]["state"] == "seen"
+    assert after["names", "pages_mv"]["state"] == "seen"
+    assert {after[pair]["state"] for pair in (("pages", "top_mv"), ("top_mv", "top"))} == {"never seen"}
+    for verb in ("REFRESH", "WAIT"):
+        folder.other(f"SYSTEM {verb} VIEW {{db}}.top_mv")
+    after = edges(folder.runtime())
+    assert {after[pair]["state"] for pair in (("pages", "top_mv"), ("top_mv", "top"))} == {"seen"}
     assert after["quiet", "quiet_mv"] == {
         "from": "quiet", "to": "quiet_mv", "kind": "trigger", "state": "never seen", "count": 0, "last": None,
         "source_inserts": 0, "suspicious": False,
@@ -120,6 +128,7 @@ def test_what_nobody_declared(folder: Folder) -> None:
     uses = {(one["table"], one["what"], one["kind"]): one for one in runtime["uses"]}
     assert uses["hits", "written", "Insert"]["count"] == 2
     assert uses["pages", "read", "Insert"]["count"] == 1
+    assert not [one for one in runtime["uses"] if one["table"] in ("names", "sums")], "only views read and wrote these"
     assert uses["loot", "changed", "Create"]["declared"] is False
     assert "nightly" not in json.dumps(runtime)
     picture = folder.graph("--format", "dot").stdout

@@ -9,6 +9,7 @@ from chmv_assets.core.catalog import SourceFile, build_catalog
 from chmv_assets.core.names import QName
 from chmv_assets.core.render import render_dot, render_mermaid
 from chmv_assets.core.runtime_graph import (
+    REFRESH,
     EdgeRow,
     Fired,
     Observed,
@@ -23,7 +24,11 @@ CREATE TABLE d.s (k String, v Int64) ENGINE = MergeTree ORDER BY k;
 CREATE TABLE d.b (k String, v Int64) ENGINE = Buffer(d, s, 1, 1, 1, 1, 1, 1, 1);
 CREATE TABLE d.look (k String) ENGINE = MergeTree ORDER BY k;
 CREATE TABLE d.t (k String, n UInt64) ENGINE = SummingMergeTree ORDER BY k;
-CREATE MATERIALIZED VIEW d.v TO d.t AS SELECT k, count() AS n FROM d.s WHERE k IN (SELECT k FROM d.look) GROUP BY k;
+CREATE DICTIONARY d.d_look (k String) PRIMARY KEY k SOURCE(CLICKHOUSE(DB 'd' TABLE 'look')) LAYOUT(COMPLEX_KEY_HASHED()) LIFETIME(0);
+CREATE MATERIALIZED VIEW d.v TO d.t AS SELECT k, count() AS n FROM d.s
+WHERE k IN (SELECT k FROM d.look) AND dictHas('d.d_look', tuple(k)) GROUP BY k;
+CREATE TABLE d.r (k String) ENGINE = MergeTree ORDER BY k;
+CREATE MATERIALIZED VIEW d.r_mv REFRESH EVERY 1 HOUR TO d.r AS SELECT k FROM d.t;
 CREATE TABLE d.t2 (n UInt64) ENGINE = SummingMergeTree ORDER BY tuple();
 CREATE MATERIALIZED VIEW d.v2 TO d.t2 AS SELECT sum(n) AS n FROM d.t;
 CREATE VIEW d.shown AS SELECT * FROM d.t2;
@@ -42,10 +47,14 @@ def fired(view: str, target: str | None, count: int = 3, wrote: int = 3) -> Fire
     )
 
 
-def queries(kind: str, *tables: str, written: str = "", views: tuple[str, ...] = (), client: str = "app", count: int = 2) -> Queries:  # fmt: skip
+def queries(
+    kind: str, *tables: str, written: str = "", views: tuple[str, ...] = (), named: tuple[str, ...] = (), client: str = "app",
+    count: int = 2,
+) -> Queries:  # fmt: skip
     return Queries(
         kind=kind, user="u", client=client, ours=client == "chmv", tables=frozenset(map(name, tables)),
-        views=frozenset(map(name, views)), written=name(written) if written else None, count=count, last=UNTIL,
+        views=frozenset(map(name, views)), written=name(written) if written else None,
+        named=frozenset(map(name, named)), count=count, last=UNTIL,
     )  # fmt: skip
 
 
@@ -99,7 +108,7 @@ def test_a_view_that_nobody_declared() -> None:
 
 
 def test_insert_select_is_an_edge_but_what_its_views_touch_is_not() -> None:
-    group = queries("Insert", "s", "t2", "t", "look", written="s", views=("v",))
+    group = queries("Insert", "s", "t2", "t", "look", written="s", views=("v",), named=("s", "t2"))
     graph = build_runtime_graph(CATALOG, observed((fired("v", "t"),), (group,)))
     assert [(one.source.table, one.dest.table, one.kind, one.by) for one in graph.undeclared] == [
         ("t2", "s", "insert", (("u", "app"),))
@@ -134,14 +143,27 @@ def test_an_insert_whose_table_cannot_be_told_is_not_made_an_edge() -> None:
 
 
 def test_plain_views_are_seen_by_the_queries_that_read_through_them() -> None:
-    seen = rows(observed(groups=(queries("Select", "t2", views=("shown",)),)))["t2", "shown"]
+    seen = rows(observed(groups=(queries("Select", "t2", "shown"),)))["t2", "shown"]
     assert (seen.sight, seen.count) == ("seen", 2)
     assert rows(observed())["t2", "shown"].sight == "never seen"
 
 
+def test_lookups_are_seen_beside_the_view_that_reads_them() -> None:
+    group = queries("Insert", "s", "look", "t", written="s", views=("v",))
+    assert rows(observed((fired("v", "t"),), (group,)))["look", "v"].sight == "seen"
+    assert rows(observed())["look", "v"] == EdgeRow(edge=rows(observed())["look", "v"].edge, sight="never seen")
+
+
+def test_refreshes_are_seen_and_are_no_use_of_others() -> None:
+    seen = observed(groups=(queries(REFRESH, "t", "r_mv", client="server"),))
+    assert {pair: rows(seen)[pair].sight for pair in (("t", "r_mv"), ("r_mv", "r"))} == {("t", "r_mv"): "seen", ("r_mv", "r"): "seen"}  # fmt: skip
+    assert build_runtime_graph(CATALOG, seen).uses == ()
+    assert rows(observed())["r_mv", "r"].sight == "never seen"
+
+
 def test_what_no_log_tells_is_called_so() -> None:
     assert rows(observed())["b", "s"].sight == "not logged"
-    assert rows(observed())["look", "v"].sight == "not logged"
+    assert rows(observed())["d_look", "v"].sight == "not logged"
     assert {row.sight for row in rows(observed(None, None)).values()} == {"not logged"}
     assert rows(observed((), None))["s", "v"] == EdgeRow(edge=rows(observed())["s", "v"].edge, sight="never seen")
 
