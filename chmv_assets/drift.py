@@ -46,6 +46,7 @@ class Drift:
         default_factory=frozenset
     )  # a rebuild works on them: what they look like now does not count
     compared: int = 0  # how many were not known from before
+    waiting: int = 0  # how many are not known yet: they are in no comparison, and held
 
 
 def declared_names(catalog: Catalog) -> list[QName]:
@@ -53,8 +54,8 @@ def declared_names(catalog: Catalog) -> list[QName]:
     return [name for name, made in catalog.objects.items() if made.sql and made.kind != "inner_table"]
 
 
-def read_drift(server: Server, catalog: Catalog, known: Known | None = None) -> Drift:
-    """Compare everything declared with the server."""
+def read_drift(server: Server, catalog: Catalog, known: Known | None = None, limit: int | None = None) -> Drift:
+    """Compare everything declared with the server; with a limit the next calls go on where this one stops."""
     names = sorted(declared_names(catalog))
     databases = sorted({name.database for name in names})
     if not databases:
@@ -63,14 +64,17 @@ def read_drift(server: Server, catalog: Catalog, known: Known | None = None) -> 
     cache = _known if known is None else known
     keys = {name: _key(catalog, name, text) for name, text in _live_texts(live).items() if name in catalog.objects}
     fresh = [name for name in names if name in keys and keys[name] not in cache]
+    waiting = frozenset(fresh[limit:] if limit is not None else ())
+    fresh = fresh[:limit]
     if fresh:
         _compare(server, catalog, live, fresh, keys, cache)
     missing = Comparison("missing")
     return Drift(
-        comparisons={name: cache[keys[name]] if name in keys else missing for name in names},
+        comparisons={name: cache[keys[name]] if name in keys else missing for name in names if name not in waiting},
         undeclared=find_undeclared(catalog, live),
-        held=_held(catalog, _fetch_rebuilding(server)),
+        held=_held(catalog, _fetch_rebuilding(server)) | waiting,
         compared=len(fresh),
+        waiting=len(waiting),
     )
 
 
@@ -109,7 +113,9 @@ def _compare(
     from chmv_assets.live import compare_with_live  # brings sqlglot, which loading the location must not
 
     if len(cache) > _CACHE_SIZE:
+        used = {key: cache[key] for key in keys.values() if key in cache}
         cache.clear()
+        cache.update(used)
     found = compare_with_live(catalog, live, server, names)
     for name in names:
         cache[keys[name]] = found.get(name, Comparison("cannot tell"))

@@ -55,8 +55,11 @@ def fetch_observed(server: Server, databases: Iterable[str], hours: float, clust
 
 
 def _flush(server: Server, cluster: str) -> list[str]:
+    """Here in any case; elsewhere if it goes."""
     try:
-        server.command(f"SYSTEM FLUSH LOGS{on_cluster(cluster)}")
+        server.command("SYSTEM FLUSH LOGS")
+        if cluster:
+            server.command(f"SYSTEM FLUSH LOGS{on_cluster(cluster)}")
     except ServerError as error:
         return [
             f"The logs could not be flushed, so the last seconds may be missing: {str(error).splitlines()[0][:200]}"

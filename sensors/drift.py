@@ -23,6 +23,7 @@ from sensors.drift_verdict import DriftVerdict, Report, decide, load_cursor
 from sensors.recovery_sensor import status_of
 
 NAME = "drift_sensor"
+COMPARED_PER_TICK = 250  # reading two texts of an object takes some ms, and a tick has 60 s; only the first ticks of a process need so many
 
 
 def build_drift_sensor(
@@ -48,7 +49,7 @@ def build_drift_sensor(
     ) -> dg.SensorResult | dg.SkipReason:
         try:
             with clickhouse.connect(sensor=NAME) as server:
-                seen = read_drift(server, pipeline.catalog, known)
+                seen = read_drift(server, pipeline.catalog, known, COMPARED_PER_TICK)
         except ChmvError as error:
             return dg.SkipReason(
                 f"the server could not be asked, nothing is decided and the next tick looks again: {error}"

@@ -153,6 +153,8 @@ def _sentence(
     states = Counter(one.state for one in drift.comparisons.values())
     counted = ", ".join(f"{states[one]} {one}" for one in ("changed", "missing", "cannot tell") if states[one])
     lines = [f"{len(drift.comparisons)} objects compared, {counted or 'all as declared'}"]
+    if drift.waiting:
+        lines.append(f"{drift.waiting} more in the next ticks")
     waiting = sum(1 for entry in entries.values() if entry.ticks)
     if waiting:
         lines.append(f"{waiting} wait for one more tick")

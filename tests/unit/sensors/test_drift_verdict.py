@@ -86,6 +86,13 @@ def test_many_are_reported_in_turns_and_the_cursor_is_bounded() -> None:
     assert len(verdict.told) < 2_000
 
 
+def test_what_is_not_compared_yet_keeps_what_was_reported() -> None:
+    wait = Drift(comparisons={}, held=frozenset({X}), waiting=1)
+    said, verdict = play([*seen(CHANGED, CHANGED), wait, wait, wait, *seen(CHANGED)])
+    assert said == [[], ["changed"], [], [], [], []]
+    assert "1 more in the next ticks" in decide(wait, verdict.cursor).told
+
+
 @pytest.mark.parametrize("text", [None, "", "[]", "{", '{"version":99}', '{"version":1}'])
 def test_a_cursor_that_cannot_be_read_is_started_afresh(text: str | None) -> None:
     verdict = decide(seen(EQUAL)[0], load_cursor(text))
