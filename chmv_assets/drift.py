@@ -7,7 +7,7 @@ side changes. Undeclared is what stands in a database that the folder declares o
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from chmv_assets.core.catalog import Catalog
@@ -20,6 +20,7 @@ from resources.clickhouse import Server
 from resources.introspect import LiveObject, fetch_objects
 
 _CACHE_SIZE = 20_000
+_SHARE_BYTES = 48 * 1024  # escapes may double it
 _OURS = (SERVING_DATABASE, SNAPSHOT_DATABASE)
 _HIDDEN = (".inner", ".tmp")  # of views without TO, and what the server fills before it swaps it in
 Key = tuple[QName, str, str]  # the object, its declaration, its live text
@@ -116,9 +117,25 @@ def _compare(
         used = {key: cache[key] for key in keys.values() if key in cache}
         cache.clear()
         cache.update(used)
-    found = compare_with_live(catalog, live, server, names)
+    for some in _shares(catalog, names):
+        found = compare_with_live(catalog, live, server, some)
+        for name in some:
+            cache[keys[name]] = found.get(name, Comparison("cannot tell"))
+
+
+def _shares(catalog: Catalog, names: Sequence[QName]) -> Iterator[Sequence[QName]]:
+    """The objects in lots whose texts the server takes as one value: it refuses fields of more than 128 KiB (http_max_field_value_size)."""
+    share: list[QName] = []
+    size = 0
     for name in names:
-        cache[keys[name]] = found.get(name, Comparison("cannot tell"))
+        length = len(catalog.objects[name].sql.encode("utf-8", "surrogatepass"))
+        if share and size + length > _SHARE_BYTES:
+            yield share
+            share, size = [], 0
+        share.append(name)
+        size += length
+    if share:
+        yield share
 
 
 def _fetch_rebuilding(server: Server) -> frozenset[QName]:

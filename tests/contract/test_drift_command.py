@@ -100,6 +100,18 @@ def test_a_folder_that_shrank_finds_its_old_objects_undeclared(folder: Folder) -
     assert [one["name"].split(".")[1] for one in document["undeclared"]] == ["own", "pages_mv"]
 
 
+def test_a_folder_whose_texts_are_long_is_compared_in_shares(folder: Folder) -> None:
+    column = "x" * 200
+    columns = ", ".join(f"{column}{at} UInt8" for at in range(100))
+    for at in range(8):
+        statement = f"CREATE TABLE {folder.database}.wide{at} ({columns}) ENGINE = MergeTree ORDER BY tuple()"
+        folder.command(statement)
+        (folder.path / f"wide{at}.sql").write_text(statement)
+    result = folder.drift()
+    assert result.exit_code == 0, result.stderr
+    assert "12 objects declared (12 equal)" in result.stdout
+
+
 def test_a_wrong_command_line_exits_2(folder: Folder) -> None:
     assert folder.drift("--nonsense").exit_code == 2
 
