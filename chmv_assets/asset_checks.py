@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import dagster as dg
 
 from chmv_assets.collector import collector_paused
-from chmv_assets.core.compare import Comparison
 from chmv_assets.core.errors import ChmvError
 from chmv_assets.core.names import QName
+from chmv_assets.ddl_judgement import EQUAL, Judgement, ddl_judgement
+from chmv_assets.drift import declared_names
 from chmv_assets.failures import told_to_dagster
 from chmv_assets.pipeline import Pipeline
 from chmv_assets.reconcile_check import DESCRIPTION, MATCHES, judge_target
@@ -28,20 +28,9 @@ from resources.clickhouse_resource import ClickHouseResource
 from resources.introspect import LiveObject, fetch_objects
 
 HOOKED = "view_is_hooked"
-EQUAL = "live_ddl_equals_declared"
 _RECENT = 5  # materializations of others that may have been noted since our run's own
 _OUT = dg.Out(is_required=False)
 _OBJECTS_PER_STEP = 250  # Dagster loads a step in time quadratic in its checks: 0.7 s per job for 2,000 of them
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
-    """What a check found out about one object."""
-
-    passed: bool
-    description: str
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR
 
 
 Judge = Callable[[Pipeline, Server, Sequence[LiveObject], Sequence[QName]], Mapping[QName, Judgement]]
@@ -59,7 +48,7 @@ def build_asset_checks(pipeline: Pipeline, translator: AssetTranslator | None = 
     translator = translator or AssetTranslator()
     objects = pipeline.catalog.objects.items()
     views = [name for name, made in objects if made.kind == "materialized_view"]
-    declared = [name for name, made in objects if made.sql and made.kind != "inner_table"]
+    declared = declared_names(pipeline.catalog)
     targets = list(dict.fromkeys(made.target for _, made in objects if made.target in pipeline.catalog.objects))
     with collector_paused():
         cheap = [
@@ -176,21 +165,7 @@ def _judge_ddl(
     from chmv_assets.live import compare_with_live  # as above
 
     verdicts = compare_with_live(pipeline.catalog, objects, server, names)
-    return {name: _ddl_judgement(verdicts[name]) for name in names}
-
-
-def _ddl_judgement(verdict: Comparison) -> Judgement:
-    rows = [
-        dg.TableRecord({"property": d.what, "declared": d.declared[:500], "live": d.live[:500]})
-        for d in verdict.differences
-    ]
-    unsure = verdict.state == "cannot tell"
-    return Judgement(
-        passed=verdict.state == "equal",
-        description="; ".join(str(d)[:300] for d in verdict.differences) or verdict.state,
-        metadata={"state": verdict.state, **({"differences": dg.MetadataValue.table(rows)} if rows else {})},
-        severity=dg.AssetCheckSeverity.WARN if unsure else dg.AssetCheckSeverity.ERROR,
-    )
+    return {name: ddl_judgement(verdicts[name]) for name in names}
 
 
 _HOOKED = _Check(

@@ -66,7 +66,7 @@ class AssetTranslator:
             owners=list(props.policy.owners) or None,
             kinds={"clickhouse", _kind(node)},
             tags=_tags(props),
-            code_version=node.digest or None,
+            code_version=node.code_version or None,
             partitions_def=props.partitions_def,
         )
 

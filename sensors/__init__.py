@@ -8,6 +8,7 @@ import dagster as dg
 
 from chmv_assets.pipeline import Pipeline
 from sensors.alerts import build_alert_sensors
+from sensors.drift import build_drift_sensor
 from sensors.freshness import build_freshness_sensor
 from sensors.landing import build_landing_sensor, landings_of
 from sensors.late_data import build_late_data_sensor
@@ -38,6 +39,7 @@ def build_sensors(pipeline: Pipeline, *, running: bool = False) -> list[dg.Senso
             build_late_data_sensor,
             build_freshness_sensor,
             build_reaper_sensor,
+            build_drift_sensor,
         )
     ]
     return [*ingesting, *recovering, *build_alert_sensors(pipeline, running=running)]

@@ -10,12 +10,15 @@ from urllib.parse import quote
 
 import dagster as dg
 
+from chmv_assets.core.compare import Comparison
+from chmv_assets.core.names import QName
 from resources.webhook import ui_link
 from sensors.evaluations import Evaluated
 
 ALERTS_PER_TICK = 4  # each may take eleven seconds, and a tick has 60; the last one tells of all that are left
 _MAX_CHARACTERS = 500
 _NAMED = 10
+FOUND_BY = "chmv/found_by"  # metadata of an evaluation whose finder alerts by itself
 
 Alert = dict[str, Any]
 T = TypeVar("T")
@@ -119,6 +122,28 @@ def _check_alert(one: Evaluated, location: str) -> Alert:
         "partition": check.partition,
         "description": why,
         "run_id": one.run_id,
+    }
+
+
+def drift_alert(drifted: Sequence[tuple[QName, Comparison]], undeclared: Sequence[QName], location: str) -> Alert:
+    """What is on the server and in the folder differs: all of it in one."""
+    names = [*(str(name) for name, _ in drifted), *map(str, undeclared)]
+    parts = [f"{name} {one.state}" for name, one in drifted[:_NAMED]] + (["…"] if len(drifted) > _NAMED else [])
+    if undeclared:
+        some = [str(name) for name in undeclared]
+        parts.append(f"not declared: {', '.join(some[:_NAMED])}{', …' if len(some) > _NAMED else ''}")
+    text = f"drift: {'; '.join(parts)}. `chmv drift` shows what differs, `chmv plan` what would repair it."
+    return {
+        "event": "drift",
+        "location": location,
+        "subject": names[0] if len(names) == 1 else f"{len(names)} objects",
+        "text": _slack(text),
+        "url": ui_link("/assets"),
+        "drifted": [
+            {"name": str(name), "state": one.state, "differs": [found.what for found in one.differences]}
+            for name, one in drifted[:100]
+        ],
+        "undeclared": [str(name) for name in undeclared[:100]],
     }
 
 

@@ -17,7 +17,7 @@ from chmv_assets.jobs import RECOVERY_JOB
 from chmv_assets.pipeline import Pipeline
 from chmv_assets.translator import AssetTranslator
 from resources.webhook import alerts_on, send_alert
-from sensors.alert_texts import Alert, check_alerts, isolation_alerts, run_alert, shorten
+from sensors.alert_texts import FOUND_BY, Alert, check_alerts, isolation_alerts, run_alert, shorten
 from sensors.cursors import dump_cursor, read_cursor
 from sensors.evaluations import OVERLAP_SECONDS, Evaluated, read_evaluations
 from sensors.recovery_sensor import status_of
@@ -162,7 +162,7 @@ def _check_sensor(
         keys = [key for key in known if key.asset_key in ours]
         seen = read_evaluations(context.instance, keys, cursor.at if cursor is not None else 0.0)
         fresh = [one for one in seen if cursor is not None and one.number not in cursor.told]
-        failed = [one for one in fresh if not one.evaluation.passed]
+        failed = [one for one in fresh if not one.evaluation.passed and FOUND_BY not in one.evaluation.metadata]
         origin = context.code_location_origin
         problems = _send_all(send, check_alerts(failed, origin.location_name if origin else ""))
         told = f"{len(fresh)} check(s) evaluated, {len(failed)} failed{problems}"

@@ -11,6 +11,7 @@ import click
 
 from chmv_assets.cli.options import json_option
 from chmv_assets.cli.output import console, print_json, told
+from chmv_assets.cli.runtime import read_runtime
 from chmv_assets.core.catalog import Catalog
 from chmv_assets.core.model import Finding
 from chmv_assets.core.render import graph_document, render_dot, render_mermaid
@@ -19,6 +20,7 @@ from chmv_assets.pipeline import DEMO_DDL, load_pipeline
 if TYPE_CHECKING:
     from chmv_assets.live import Disagreement
 
+_MAX_HOURS = 24 * 31  # query logs are not read without an end
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
 
 ddl_option = click.option(
@@ -131,32 +133,60 @@ def _print_findings(findings: list[Finding], catalog: Catalog, failing: bool) ->
 @ddl_option
 @live_option
 @databases_option
-@click.option("--format", "form", type=click.Choice(["json", "dot", "mermaid"]), default="json", show_default=True)
+@click.option("--runtime", is_flag=True, help="Also what the server's query logs saw of it, and what they saw besides.")
+@click.option(
+    "--since",
+    "hours",
+    type=click.FloatRange(min=0, min_open=True, max=_MAX_HOURS),
+    default=24,
+    show_default=True,
+    metavar="HOURS",
+    help="With --runtime: how far to look back.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["json", "dot", "mermaid", "table"]),
+    help="[default: json, with --runtime table]",
+)
 @told
-def graph_command(ddl: Path | None, live: bool, databases: tuple[str, ...], form: str) -> None:
+def graph_command(
+    ddl: Path | None, live: bool, databases: tuple[str, ...], runtime: bool, hours: float, form: str | None
+) -> None:
     """Print the graph: every table, view and dictionary, and how data flows between them.
 
     The JSON is a documented, stable schema (docs/graph.md). With --live it comes from the server, and where the server's
-    own hooks disagree with the parsed graph is reported on standard error and under `disagreements`.
+    own hooks disagree with the parsed graph is reported on standard error and under `disagreements`. With --runtime each edge is
+    held against query_log and query_views_log: seen or never seen, and what flowed that nobody declared (dashed in pictures).
 
     \b
     Example:
       chmv graph --ddl ./ddl --format dot | dot -Tsvg > graph.svg
       chmv graph --live --format mermaid
+      chmv graph --runtime --since 168
     """
+    if form == "table" and not runtime:
+        raise click.UsageError("--format table is for --runtime.")
     catalog, disagreements = _load(ddl, live, databases)
     for error in catalog.errors:
         click.echo(str(error), err=True)
     for disagreement in disagreements:
         click.echo(f"hooks disagree: {disagreement}", err=True)
+    seen = read_runtime(catalog, hours) if runtime else None
+    form = form or ("table" if runtime else "json")
     if form == "json":
         document = graph_document(catalog)
         if live:
             document["disagreements"] = [
                 {"from": str(d.edge.source), "to": str(d.edge.dest), "known_to": d.known_to} for d in disagreements
             ]
+        if seen is not None:
+            document["runtime"] = seen.document()
         print_json(document)
+    elif form == "table" and seen is not None:
+        seen.print()
     else:
-        click.echo(render_dot(catalog) if form == "dot" else render_mermaid(catalog), nl=False)
+        dashed = seen.dashed() if seen is not None else ()
+        click.echo(render_dot(catalog, dashed) if form == "dot" else render_mermaid(catalog, dashed), nl=False)
     if catalog.errors:
         raise SystemExit(1)

@@ -13,6 +13,7 @@ _COMMANDS = {
     "check": "chmv_assets.cli.catalog:check_command",
     "graph": "chmv_assets.cli.catalog:graph_command",
     "pull": "chmv_assets.cli.pull:pull_command",
+    "drift": "chmv_assets.cli.drift:drift_command",
     "engine": "chmv_assets.cli.engine:engine_group",
     "demo": "chmv_assets.cli.demo:demo_command",
     "ingest": "chmv_assets.cli.ingest:ingest_command",

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from chmv_assets.core.cadence import PartitionScheme, cadence_name, parse_scheme
+from chmv_assets.core.code_version import seal
 from chmv_assets.core.ddl_reader import INNER_PREFIX, Created, read_create, read_name, statement_words
 from chmv_assets.core.errors import CatalogDefects, UnknownObject
 from chmv_assets.core.graph import build_edges, build_layers, build_roles, find_cycle
@@ -146,7 +147,12 @@ def link_catalog(declared: Declared, default_database: str, progress: Callable[[
         findings.append(_cycle_finding(cycle, objects))
     facts = build_facts(linked, schemes)
     catalog = Catalog(
-        objects=objects, edges=edges, findings=(), facts=facts, schemes=schemes, default_database=default_database
+        objects=seal(objects, facts),
+        edges=edges,
+        findings=(),
+        facts=facts,
+        schemes=schemes,
+        default_database=default_database,
     )
     repeated = {name for name, reading in linked.readings.items() if reading.repeats_trigger}
     findings += lint_catalog(catalog, repeated)
@@ -273,7 +279,8 @@ def _like(created: Created, declared: Declared) -> Object:
     if origin is None:
         return made
     old = origin.object
-    made = replace(made, columns=made.columns or old.columns)
+    version = f"{made.code_version} like {old.code_version}"
+    made = replace(made, columns=made.columns or old.columns, code_version=version)
     if not made.engine:
         made = replace(
             made, kind=old.kind, engine=old.engine, engine_args=old.engine_args, settings=old.settings, ttl=old.ttl

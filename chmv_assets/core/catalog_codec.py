@@ -15,11 +15,11 @@ from chmv_assets.core.catalog import Catalog
 from chmv_assets.core.model import Column, ColumnSource, Edge, Finding, Object, Place, Reference, Refresh, ViewFacts
 from chmv_assets.core.names import QName
 
-VERSION = 3
+VERSION = 4
 _SCHEME_FIELDS = tuple(field.name for field in fields(PartitionScheme))
 _TEXT_FIELDS = (
     "kind", "engine", "sql", "engine_args", "partition_by", "order_by", "primary_key", "ttl", "comment", "cluster",
-    "select", "populate", "or_replace", "reader", "digest", "session_database",
+    "select", "populate", "or_replace", "reader", "digest", "code_version", "session_database",
 )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from chmv_assets.core.code_version import version_of
 from chmv_assets.core.column_reader import read_columns
 from chmv_assets.core.model import Column, NodeKind, Object, Refresh
 from chmv_assets.core.names import QName, unquote_identifier
@@ -311,6 +312,7 @@ def _finish(statement: Statement, name: QName, draft: Draft, default_database: s
         place=statement.place,
         sql=statement.text,
         digest=digest_of(statement.tokens),
+        code_version=version_of(statement.tokens),
         session_database=default_database if draft.select else "",
         engine_args=f"{inner_engine}({draft.engine_args})"
         if inner_engine
@@ -332,9 +334,9 @@ def _finish(statement: Statement, name: QName, draft: Draft, default_database: s
     return Created(made, default_database, draft.like, draft.dictionary_source, draft.temporary)
 
 
-def digest_of(tokens: Sequence[Token]) -> str:
-    """A short hash of a statement that white space and comments do not change."""
-    joined = "\0".join(token.text for token in tokens)
+def digest_of(tokens: Sequence[Token], before: str = "") -> str:
+    """A short hash of a statement that white space and comments do not change; of an ALTER with the hash before it."""
+    joined = "\0".join([*([before] if before else []), *(token.text for token in tokens)])
     return hashlib.sha256(joined.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from chmv_assets.core.code_version import version_of
 from chmv_assets.core.column_reader import read_column
-from chmv_assets.core.ddl_reader import Created, read_name
+from chmv_assets.core.ddl_reader import Created, digest_of, read_name
 from chmv_assets.core.model import Column, Finding, Object
 from chmv_assets.core.names import QName, unquote_identifier
 from chmv_assets.core.statements import Statement
@@ -112,12 +113,12 @@ def _alter(cursor: Cursor, statement: Statement, declared: Declared, database: s
     if cursor.at_words("MODIFY", "QUERY"):
         cursor.at += 2
         select = cursor.slice(cursor.at, len(cursor.tokens))
-        declared.change(name, lambda made: replace(made, select=select))
+        declared.change(name, lambda made: _versioned(replace(made, select=select), cursor.tokens))
         return
     for action in _actions(cursor.tokens[cursor.at :]):
         edit = _column_edit(statement, action) or _clause_edit(statement, action)
         if edit is not None:
-            declared.change(name, edit)
+            declared.change(name, _tracing(edit, action))
         elif not " ".join(token.text.upper() for token in action[:3]).startswith(_HARMLESS):
             shown = " ".join(token.text for token in action[:4])
             declared.note(
@@ -127,6 +128,20 @@ def _alter(cursor: Cursor, statement: Statement, declared: Declared, database: s
                 "Declare the table as it is in the end, or ignore this if columns and keys stay the same.",
                 warn=True,
             )
+
+
+def _versioned(made: Object, tokens: Sequence[Token]) -> Object:
+    """An object whose declaration goes on in another statement."""
+    return replace(
+        made, digest=digest_of(tokens, made.digest), code_version=version_of(tokens, made.code_version)
+    )  # fmt: skip
+
+
+def _tracing(edit: Callable[[Object], Object], action: Sequence[Token]) -> Callable[[Object], Object]:
+    """An edit that is told by digest and version; a comment changes the digest only."""
+    if any(token.is_word("COMMENT") for token in action[:2]):
+        return lambda made: replace(edit(made), digest=digest_of(action, made.digest))
+    return lambda made: _versioned(edit(made), action)
 
 
 _ACTION_WORDS = (

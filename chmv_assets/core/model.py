@@ -93,6 +93,7 @@ class Object:
     sql: str  # the statement as written, without its terminator
     session_database: str = ""  # what unqualified names in its SELECT mean, where it has any
     digest: str = ""  # of its tokens: equal for texts that differ in white space and comments only
+    code_version: str = ""  # of what it says: `core.code_version`
     engine_args: str = ""
     columns: tuple[Column, ...] = ()
     partition_by: str = ""

@@ -6,6 +6,7 @@ The JSON document is a contract (docs/graph.md): fields are added, never renamed
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from chmv_assets.core.catalog import Catalog
@@ -50,7 +51,15 @@ def _node(catalog: Catalog, name: QName, role: Role) -> dict[str, Any]:
     }
 
 
-def render_dot(catalog: Catalog) -> str:
+Dashed = Sequence[tuple[QName, QName, str]]  # edges that nobody declared, with a label
+
+
+def _strangers(catalog: Catalog, dashed: Dashed) -> list[QName]:
+    """Ends of such edges that are not in the catalog."""
+    return sorted({name for source, dest, _ in dashed for name in (source, dest)} - set(catalog.objects))
+
+
+def render_dot(catalog: Catalog, dashed: Dashed = ()) -> str:
     """The graph for Graphviz."""
     lines = ["digraph chmv {", "  rankdir=LR;", '  node [fontname="Helvetica", shape=box];']
     for name in sorted(catalog.objects):
@@ -63,6 +72,10 @@ def render_dot(catalog: Catalog) -> str:
         lines.append(
             f"  {_dot(str(edge.source))} -> {_dot(str(edge.dest))} [style={_STYLES[edge.kind]}, label={_dot(edge.kind)}];"
         )
+    for name in _strangers(catalog, dashed):
+        lines.append(f'  {_dot(str(name))} [label={_dot(str(name))}, shape=box, style="dashed", color=red];')
+    for source, dest, label in dashed:
+        lines.append(f"  {_dot(str(source))} -> {_dot(str(dest))} [style=dashed, color=red, label={_dot(label)}];")
     return "\n".join([*lines, "}"]) + "\n"
 
 
@@ -70,15 +83,19 @@ def _dot(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace("\\\\n", "\\n").replace('"', '\\"') + '"'
 
 
-def render_mermaid(catalog: Catalog) -> str:
+def render_mermaid(catalog: Catalog, dashed: Dashed = ()) -> str:
     """The graph for Mermaid, as in a README."""
-    ids = {name: f"n{i}" for i, name in enumerate(sorted(catalog.objects))}
+    names = [*sorted(catalog.objects), *_strangers(catalog, dashed)]
+    ids = {name: f"n{i}" for i, name in enumerate(names)}
     lines = ["flowchart LR"]
     for name, node in ids.items():
-        made = catalog.objects[name]
+        made = catalog.objects.get(name)
         text = re.sub(r'["`]', "'", str(name))
-        opened, closed = ("([", "])") if made.kind in ("materialized_view", "refreshable_view") else ("[", "]")
+        is_view = made is not None and made.kind in ("materialized_view", "refreshable_view")
+        opened, closed = ("([", "])") if is_view else ("[", "]")
         lines.append(f'  {node}{opened}"{text}"{closed}')
     for edge in catalog.edges:
         lines.append(f"  {ids[edge.source]} {_ARROWS[edge.kind]}|{edge.kind}| {ids[edge.dest]}")
+    for source, dest, label in dashed:
+        lines.append(f"  {ids[source]} -.->|{label}| {ids[dest]}")
     return "\n".join(lines) + "\n"

@@ -17,7 +17,14 @@ from conftest import PATIENCE_MS, LiveDemo, Visit
 from pages import ask, expect_sound, expect_texts, seen
 from playwright.sync_api import expect
 
-SENSORS = ("view_health_sensor", "merge_backlog_sensor", "late_data_sensor", "freshness_sensor", "reaper_sensor")
+SENSORS = (
+    "view_health_sensor",
+    "merge_backlog_sensor",
+    "late_data_sensor",
+    "freshness_sensor",
+    "reaper_sensor",
+    "drift_sensor",
+)
 REPAIR_SECONDS = 150
 LOCATION = "chmv"  # in workspace.yaml
 VIEW, TARGET = "shop.traffic_hourly_mv", "shop/traffic_hourly"

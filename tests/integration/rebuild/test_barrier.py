@@ -31,6 +31,7 @@ from resources.engine import EngineInfo, EngineOptions, start_engine, stop_engin
 from resources.executor import Executor
 from resources.introspect import fetch_forwarders, fetch_running_inserts, fetch_undelivered
 from resources.reconcile import reconcile
+from resources.runtime import fetch_observed
 
 CLUSTER = "solo"
 NO_KEEPER = (139, 392)  # parsed, understood, and then there is no Keeper
@@ -280,6 +281,15 @@ def test_what_is_asked_of_every_replica_is_answered_by_a_cluster_of_one(
     assert connection.rows(read_troubles(CLUSTER), values) == connection.rows(read_troubles(), values) == [(0, 0)]
     assert fetch_undelivered(connection, [pipe.name("all")], CLUSTER) == ()
     assert fetch_running_inserts(connection, CLUSTER) == frozenset()
+
+
+def test_what_ran_is_asked_of_every_replica(piped: Callable[[str], Pipe], connection: Server) -> None:
+    piped("ran")
+    one, all_ = (fetch_observed(connection, ["barrier"], 1, cluster) for cluster in ("", CLUSTER))
+    views = {fired.view for fired in all_.fired or ()}
+    assert any(name.table.startswith("ran") for name in views), views
+    assert views == {fired.view for fired in one.fired or ()}
+    assert any("could not be flushed" in note for note in all_.notes) and not one.notes  # ON CLUSTER needs a Keeper
 
 
 def test_reconcile_asks_the_cluster(piped: Callable[[str], Pipe], connection: Server) -> None:

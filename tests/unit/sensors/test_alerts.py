@@ -19,7 +19,7 @@ from chmv_assets.core.catalog import SourceFile, build_catalog
 from chmv_assets.core.settings import Settings
 from chmv_assets.pipeline import Pipeline
 from resources.webhook import send_alert
-from sensors.alert_texts import ALERTS_PER_TICK, isolation_alerts
+from sensors.alert_texts import ALERTS_PER_TICK, FOUND_BY, isolation_alerts
 from sensors.alerts import CHECK_SENSOR, ISOLATION_SENSOR, RUN_SENSOR, build_alert_sensors
 
 SECRET = "T000-very-secret"
@@ -183,6 +183,21 @@ def test_failed_checks_of_ours_are_told_once_from_the_first_tick_on(site: Site, 
     )
     assert alert["text"] == "check is_right of s.daily failed: 2 rows &lt; 3 &amp; counting"
     assert alert["url"] == "https://dagster.example/assets/s/daily?view=checks&checkDetail=is_right"
+
+
+def test_a_failed_check_whose_finder_alerts_by_itself_is_not_told_again(site: Site, hook: Hook) -> None:
+    site.check(daily)
+    site.tick(CHECK_SENSOR)
+    site.instance.report_runless_asset_event(
+        dg.AssetCheckEvaluation(
+            asset_key=dg.AssetKey(["s", "daily"]),
+            check_name="is_right",
+            passed=False,
+            metadata={FOUND_BY: "drift_sensor"},
+        )
+    )
+    assert site.tick(CHECK_SENSOR).skip_message == "1 check(s) evaluated, 0 failed"
+    assert hook.got == []
 
 
 def test_many_failed_checks_are_a_few_alerts(site: Site, hook: Hook) -> None:

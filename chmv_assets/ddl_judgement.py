@@ -1,0 +1,38 @@
+"""What a comparison of declared and live DDL means on an asset's page: shared by the check and by the sensor that finds drift."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import dagster as dg
+
+from chmv_assets.core.compare import Comparison
+
+EQUAL = "live_ddl_equals_declared"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """What a check found out about one object."""
+
+    passed: bool
+    description: str
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR
+
+
+def ddl_judgement(verdict: Comparison) -> Judgement:
+    """What a comparison means for `live_ddl_equals_declared`."""
+    rows = [
+        dg.TableRecord({"property": d.what, "declared": d.declared[:500], "live": d.live[:500]})
+        for d in verdict.differences
+    ]
+    unsure = verdict.state == "cannot tell"
+    return Judgement(
+        passed=verdict.state == "equal",
+        description="; ".join(str(d)[:300] for d in verdict.differences) or verdict.state,
+        metadata={"state": verdict.state, **({"differences": dg.MetadataValue.table(rows)} if rows else {})},
+        severity=dg.AssetCheckSeverity.WARN if unsure else dg.AssetCheckSeverity.ERROR,
+    )

@@ -1,0 +1,156 @@
+"""Drift: what the folder declares against what is on the server, both ways. It reads and never repairs.
+
+Two queries, and those of the comparison only for texts that were not compared before: what was equal once is equal as long as neither
+side changes. Undeclared is what stands in a database that the folder declares objects in, and that nobody of ours has made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from chmv_assets.core.catalog import Catalog
+from chmv_assets.core.compare import Comparison
+from chmv_assets.core.names import QName, parse_qname
+from chmv_assets.core.rebuild_journal import REBUILDS
+from chmv_assets.core.recovery import RUNNING_SECONDS
+from chmv_assets.core.serving import SERVING_DATABASE, SNAPSHOT_DATABASE
+from resources.clickhouse import Server
+from resources.introspect import LiveObject, fetch_objects
+
+_CACHE_SIZE = 20_000
+_SHARE_BYTES = 48 * 1024  # escapes may double it
+_OURS = (SERVING_DATABASE, SNAPSHOT_DATABASE)
+_HIDDEN = (".inner", ".tmp")  # of views without TO, and what the server fills before it swaps it in
+Key = tuple[QName, str, str]  # the object, its declaration, its live text
+Known = dict[Key, Comparison]
+_known: Known = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undeclared:
+    """An object that only the server has."""
+
+    name: QName
+    engine: str
+    referred: bool  # whether something declared refers to it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drift:
+    """Both sides, compared."""
+
+    comparisons: Mapping[QName, Comparison]  # of every declared object, in order of names
+    undeclared: tuple[Undeclared, ...] = ()
+    held: frozenset[QName] = field(
+        default_factory=frozenset
+    )  # a rebuild works on them: what they look like now does not count
+    compared: int = 0  # how many were not known from before
+    waiting: int = 0  # how many are not known yet: they are in no comparison, and held
+
+
+def declared_names(catalog: Catalog) -> list[QName]:
+    """The objects that have a statement of their own."""
+    return [name for name, made in catalog.objects.items() if made.sql and made.kind != "inner_table"]
+
+
+def read_drift(server: Server, catalog: Catalog, known: Known | None = None, limit: int | None = None) -> Drift:
+    """Compare everything declared with the server; with a limit the next calls go on where this one stops."""
+    names = sorted(declared_names(catalog))
+    databases = sorted({name.database for name in names})
+    if not databases:
+        return Drift(comparisons={})
+    live = fetch_objects(server, databases)
+    cache = _known if known is None else known
+    keys = {name: _key(catalog, name, text) for name, text in _live_texts(live).items() if name in catalog.objects}
+    fresh = [name for name in names if name in keys and keys[name] not in cache]
+    waiting = frozenset(fresh[limit:] if limit is not None else ())
+    fresh = fresh[:limit]
+    if fresh:
+        _compare(server, catalog, live, fresh, keys, cache)
+    missing = Comparison("missing")
+    return Drift(
+        comparisons={name: cache[keys[name]] if name in keys else missing for name in names if name not in waiting},
+        undeclared=find_undeclared(catalog, live),
+        held=_held(catalog, _fetch_rebuilding(server)) | waiting,
+        compared=len(fresh),
+        waiting=len(waiting),
+    )
+
+
+def find_undeclared(catalog: Catalog, live: Sequence[LiveObject]) -> tuple[Undeclared, ...]:
+    """What stands among the declared objects but is not declared."""
+    owned = set(declared_names(catalog))
+    databases = {name.database for name in owned} - set(_OURS)
+    return tuple(
+        Undeclared(name=one.name, engine=one.engine, referred=one.name in catalog.objects)
+        for one in live
+        if one.name.database in databases and one.name not in owned and not one.name.table.startswith(_HIDDEN)
+    )
+
+
+def _live_texts(live: Sequence[LiveObject]) -> dict[QName, str]:
+    """What an object is on the server: its text, and what fires it."""
+    hooks: dict[QName, list[str]] = {}
+    for one in live:
+        for view in one.hooked_views:
+            hooks.setdefault(view, []).append(str(one.name))
+    return {one.name: "\0".join([one.sql, *sorted(hooks.get(one.name, ()))]) for one in live}
+
+
+def _key(catalog: Catalog, name: QName, text: str) -> Key:
+    return name, catalog.objects[name].digest, hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def _compare(
+    server: Server,
+    catalog: Catalog,
+    live: Sequence[LiveObject],
+    names: Sequence[QName],
+    keys: Mapping[QName, Key],
+    cache: Known,
+) -> None:
+    from chmv_assets.live import compare_with_live  # brings sqlglot, which loading the location must not
+
+    if len(cache) > _CACHE_SIZE:
+        used = {key: cache[key] for key in keys.values() if key in cache}
+        cache.clear()
+        cache.update(used)
+    for some in _shares(catalog, names):
+        found = compare_with_live(catalog, live, server, some)
+        for name in some:
+            cache[keys[name]] = found.get(name, Comparison("cannot tell"))
+
+
+def _shares(catalog: Catalog, names: Sequence[QName]) -> Iterator[Sequence[QName]]:
+    """The objects in lots whose texts the server takes as one value: it refuses fields of more than 128 KiB (http_max_field_value_size)."""
+    share: list[QName] = []
+    size = 0
+    for name in names:
+        length = len(catalog.objects[name].sql.encode("utf-8", "surrogatepass"))
+        if share and size + length > _SHARE_BYTES:
+            yield share
+            share, size = [], 0
+        share.append(name)
+        size += length
+    if share:
+        yield share
+
+
+def _fetch_rebuilding(server: Server) -> frozenset[QName]:
+    """Targets of rebuilds that run; they change views and tables for a while."""
+    rows = server.rows_if_there(
+        f"SELECT target FROM {REBUILDS.sql} FINAL WHERE status = 'running' "
+        f"AND updated_at > now() - INTERVAL {RUNNING_SECONDS} SECOND GROUP BY target"
+    )
+    return frozenset(parse_qname(str(target), "default") for (target,) in rows)
+
+
+def _held(catalog: Catalog, rebuilding: frozenset[QName]) -> frozenset[QName]:
+    """The targets, their views, and the tables that fire these (gates stand there)."""
+    found: set[QName] = set()
+    for target in rebuilding & set(catalog.objects):
+        views = [view.name for view in catalog.views_into(target)]
+        found |= {target, *views, *(source for view in views if (source := catalog.trigger_of(view)) is not None)}
+    return frozenset(found)
