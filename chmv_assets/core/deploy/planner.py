@@ -6,6 +6,7 @@ waits for a cutover, behind a gate, and the targets of a cutover are computed fr
 
 from __future__ import annotations
 
+import graphlib
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -79,10 +80,22 @@ def build_plan(
     )  # fmt: skip
 
 
+def creation_order(catalog: Catalog) -> list[QName]:
+    """Everything after what it reads, and a view after the table that it writes: the order in which a server takes it."""
+    needs: dict[QName, set[QName]] = {name: set() for name in catalog.objects}
+    for edge in catalog.edges:
+        first, then = (edge.dest, edge.source) if edge.kind == "writes" else (edge.source, edge.dest)
+        needs.setdefault(then, set()).add(first)
+    try:
+        return list(graphlib.TopologicalSorter({name: sorted(needs[name]) for name in sorted(needs)}).static_order())
+    except graphlib.CycleError:  # a view that reads what it writes, otherwise than by firing
+        return [name for layer in catalog.layers() for name in layer]
+
+
 def _changes(sides: Sides, mine: Mapping[QName, Object]) -> tuple[list[Change], list[Untold]]:
     found: list[Change] = []
     untold: list[Untold] = []
-    for name in [one for layer in sides.declared.layers() for one in layer if one in mine]:
+    for name in [one for one in creation_order(sides.declared) if one in mine]:
         made, verdict = mine[name], sides.comparisons[name]
         if verdict.state == "cannot tell":
             untold.append(Untold(name=name, why="declared and live text could not both be read"))
