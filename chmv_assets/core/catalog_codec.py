@@ -110,9 +110,15 @@ def _decode_object(row: Sequence[Any], names: Sequence[QName]) -> Object:
         target=names[target] if target >= 0 else None,
         refresh=_decode_refresh(refresh, names) if refresh else None,
         references=tuple(Reference(name=names[n], kind=kind, via=via) for n, kind, via in references),
-        **{field: tuple((k, v) for k, v in found) for field, found in zip(_PAIR_FIELDS, pairs, strict=True)},
-        **dict(zip(_TEXT_FIELDS, texts, strict=True)),
+        **_decode_fields(texts, pairs),
     )
+
+
+def _decode_fields(texts: Sequence[Any], pairs: Sequence[Any]) -> dict[str, Any]:
+    found: dict[str, Any] = dict(zip(_TEXT_FIELDS, texts, strict=True))
+    for field, listed in zip(_PAIR_FIELDS, pairs, strict=True):
+        found[field] = tuple((key, value) for key, value in listed)
+    return found
 
 
 def _decode_refresh(row: Sequence[Any], names: Sequence[QName]) -> Refresh:

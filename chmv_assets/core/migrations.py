@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from chmv_assets.core.clause_reader import read_name, read_refresh
 from chmv_assets.core.column_reader import read_column, read_listed
@@ -237,11 +238,16 @@ def _listed_edit(statement: Statement, action: Sequence[Token]) -> Callable[[Obj
     field = found[0] if found else {"INDEX": "indexes"}.get(action[1].text.upper(), f"{action[1].text.lower()}s")
     if action[0].is_word("DROP") and rest:
         gone = unquote_identifier(rest[0].text)
-        return lambda made: replace(made, **{field: tuple(p for p in getattr(made, field) if p[0] != gone)})
+        return lambda made: _with_listed(made, field, {k: v for k, v in getattr(made, field) if k != gone})
     if action[0].is_word("ADD") and found is not None:
         _, name, text = found
-        return lambda made: replace(made, **{field: tuple({**dict(getattr(made, field)), name: text}.items())})
+        return lambda made: _with_listed(made, field, {**dict(getattr(made, field)), name: text})
     return None
+
+
+def _with_listed(made: Object, field: str, listed: dict[str, str]) -> Object:
+    change: dict[str, Any] = {field: tuple(listed.items())}
+    return replace(made, **change)
 
 
 def _clause_edit(statement: Statement, action: Sequence[Token]) -> Callable[[Object], Object] | None:

@@ -297,7 +297,8 @@ class Ground:
             assert verdict.state == "changed", (case.changed, verdict)
             assert case.what in {difference.what for difference in verdict.differences}, (case.changed, verdict)
         finally:
-            self.client.command(f"DROP TABLE {self.database}.thing SYNC")
+            kind = "DICTIONARY" if "DICTIONARY" in case.plain else "TABLE"
+            self.client.command(f"DROP {kind} {self.database}.thing SYNC")
 
 
 @pytest.fixture
