@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from chmv_assets.core.catalog import Catalog
-from chmv_assets.core.compare import Comparison, compare_objects
+from chmv_assets.core.compare import Comparison, Difference, compare_objects
 from chmv_assets.core.errors import ServerError
 from chmv_assets.core.model import VIEW_KINDS, Column, Object
 from chmv_assets.core.names import QName
 from chmv_assets.core.render_create import read_statement, statement_of
-from chmv_assets.core.spelling import Vocabulary
+from chmv_assets.core.spelling import Vocabulary, differ_by_grouping, spell
 from resources.clickhouse import Server
 from resources.introspect import LiveObject, describe_select, fetch_formatted
 from resources.vocabulary import describe_columns, fetch_vocabulary
@@ -80,6 +80,8 @@ class Judge:
         if verdict.state == "equal" and complete:
             return verdict
         verdict = compare_objects(mine, theirs, side.session, self.vocabulary)
+        if [d.what for d in verdict.differences] == ["query"] and self._regrouped(verdict.differences[0], side.session):
+            return _CANNOT_TELL
         if complete and not any(d.what.startswith(_OF_COLUMNS) for d in verdict.differences):
             return verdict
         read = describe_columns(self.server, mine.columns, side.session)
@@ -89,6 +91,9 @@ class Judge:
         return compare_objects(
             replace(mine, columns=read), replace(theirs, columns=live_read), side.session, self.vocabulary
         )
+
+    def _regrouped(self, query: Difference, session: str) -> bool:
+        return differ_by_grouping(*(spell(text, session, self.vocabulary) for text in (query.declared, query.live)))
 
     def _selected(self, made: Object, session: str) -> tuple[Column, ...] | None:
         """The columns of a table or view that only its SELECT declares."""

@@ -19,6 +19,11 @@ from resources.introspect import LiveObject
 
 _PRESENT = QName("system", "one")  # there on every replica that answers
 
+_NO_SCRUPLES = {
+    "allow_suspicious_codecs": 1,
+    "allow_suspicious_low_cardinality_types": 1,
+}  # whoever created it had none
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
@@ -35,7 +40,8 @@ def fetch_vocabulary(server: Server) -> Vocabulary:
         SELECT 'function', name, alias_to, toString(case_insensitive) FROM system.functions WHERE case_insensitive OR alias_to != ''
         UNION ALL SELECT 'type', name, alias_to, toString(case_insensitive) FROM system.data_type_families
         UNION ALL SELECT 'table setting', name, value, '' FROM system.merge_tree_settings
-        UNION ALL SELECT 'setting', name, value, '' FROM system.settings WHERE name LIKE 'default%view%'
+        UNION ALL SELECT 'setting', name, value, '' FROM system.settings
+            WHERE name LIKE 'default%view%' OR name IN ('union_default_mode', 'except_default_mode', 'intersect_default_mode')
         UNION ALL SELECT 'setting', name, value, '' FROM system.server_settings WHERE name LIKE 'default_replica_%'
         """
     )
@@ -54,7 +60,8 @@ def describe_columns(server: Server, columns: Sequence[Column], database: str) -
     """Columns as the server would store them: types, defaults, codecs and TTLs in its own spelling; None if it refuses them."""
     try:
         rows = server.rows(
-            f"DESCRIBE TABLE null({quote_string(render_columns(columns))})", settings={"database": database}
+            f"DESCRIBE TABLE null({quote_string(render_columns(columns))})",
+            settings={"database": database, **_NO_SCRUPLES},
         )
     except ServerError:
         return None
@@ -100,12 +107,3 @@ def fetch_replica_objects(server: Server, names: Collection[QName], cluster: str
         )
         for number, (host, port) in enumerate(hosts, start=1)
     )
-
-
-def fetch_tree(server: Server, query: str, database: str) -> str | None:
-    """How the server parses a query, before it looks anything up; None if it cannot."""
-    try:
-        rows = server.rows(f"EXPLAIN QUERY TREE run_passes = 0 {query}", settings={"database": database})
-    except ServerError:
-        return None
-    return "\n".join(str(line) for (line,) in rows)

@@ -1,10 +1,13 @@
 """Brackets of a form that mean nothing.
 
 The server brackets every operator inside another by itself when it formats, so what is left are those that people write around a
-whole expression, a name or a call. Brackets of calls, tuples, lists behind IN and subqueries are never touched.
+whole expression, a name or a call. Brackets of calls, tuples, lists behind IN and subqueries are never touched. Those
+around one side of UNION, EXCEPT or INTERSECT mean nothing if it is a plain SELECT.
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 Form = tuple[str, ...]
 _BEFORE = frozenset(
@@ -25,6 +28,8 @@ _AFTER = frozenset(
     ]
 )  # fmt: skip
 _QUERY = ("SELECT", "WITH", "FROM")
+_SETS = frozenset(["UNION", "EXCEPT", "INTERSECT", "ALL", "DISTINCT"])
+_OF_THE_WHOLE = frozenset(["ORDER", "LIMIT", "SETTINGS", "OFFSET", "WITH", "FORMAT"]) | _SETS
 
 
 def without_brackets(form: Form) -> Form:
@@ -74,18 +79,21 @@ def _is_needless(form: Form, first: int, last: int) -> bool:
     before = form[first - 1] if first else ""
     after = form[last + 1] if last + 1 < len(form) else ""
     content = form[first + 1 : last]
+    if content[:1] == ("SELECT",) and (before in _SETS or after in _SETS):
+        return before in {*_SETS, "", "("} and after in {*_SETS, "", ")"} and not _has(content, _OF_THE_WHOLE)
     if before not in _BEFORE and before not in _OPERATORS:
         return False
-    if not content or content[0] in _QUERY or after in (".", "[", "(", "::") or _has_comma(content):
+    if not content or content[0] in _QUERY or after in (".", "[", "(", "::") or _has(content, {","}):
         return False
     return _is_primary(content) or (before in _BEFORE and after in _AFTER)
 
 
-def _has_comma(content: Form) -> bool:
+def _has(content: Form, words: Collection[str]) -> bool:
+    """True if one of these words stands in no inner bracket."""
     depth = 0
     for word in content:
         depth += (word in ("(", "[")) - (word in (")", "]"))
-        if depth == 0 and word == ",":
+        if depth == 0 and word in words:
             return True
     return False
 

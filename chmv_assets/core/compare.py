@@ -16,7 +16,7 @@ import re
 from decimal import Decimal, InvalidOperation
 
 from chmv_assets.core.compare_columns import compare_columns
-from chmv_assets.core.engine_forms import dictionary_source_form, engine_argument_forms, engine_name
+from chmv_assets.core.engine_forms import dictionary_source_form, engine_argument_forms, engine_name, own_engine
 from chmv_assets.core.gate import GATE_PREFIX
 from chmv_assets.core.model import VIEW_KINDS, Object, Refresh, family
 from chmv_assets.core.spelling import BUILTIN, Form, Vocabulary, parts_of
@@ -184,8 +184,7 @@ def _clause_form(found: Findings, text: str) -> Form:
 
 def _compare_settings(found: Findings, declared: Object, live: Object) -> None:
     """A setting that is not named has the value that the server gives it."""
-    engine = declared.engine_args if declared.kind in VIEW_KINDS else declared.engine
-    usual = found.vocabulary.table_settings if family(engine.partition("(")[0]) else {}
+    usual = found.vocabulary.table_settings if family(own_engine(declared)[0]) else {}
     mine, theirs = dict(declared.settings), dict(live.settings)
     for key in dict.fromkeys((*mine, *theirs)):
         one, two = (side.get(key, usual.get(key, "")) for side in (mine, theirs))

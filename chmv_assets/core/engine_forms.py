@@ -21,7 +21,7 @@ _PATH, _REPLICA = "default_replica_path", "default_replica_name"
 _USUAL = {_PATH: "/clickhouse/tables/{uuid}/{shard}", _REPLICA: "{replica}"}
 
 
-def _own_engine(made: Object) -> tuple[str, str]:
+def own_engine(made: Object) -> tuple[str, str]:
     """Name and arguments of the engine that stores; a view without TO has its inner table's."""
     if made.kind not in VIEW_KINDS:
         return made.engine, made.engine_args
@@ -33,7 +33,7 @@ def _own_engine(made: Object) -> tuple[str, str]:
 
 def engine_name(made: Object, other: Object) -> str:
     """The engine's name; what ClickHouse Cloud puts in its place is the same engine."""
-    name, theirs = _own_engine(made)[0], _own_engine(other)[0]
+    name, theirs = own_engine(made)[0], own_engine(other)[0]
     if name != theirs and "Shared" in (name[:6], theirs[:6]):
         return _REPLICATED.sub("", name)
     return name
@@ -41,7 +41,7 @@ def engine_name(made: Object, other: Object) -> str:
 
 def engine_argument_forms(made: Object, database: str, vocabulary: Vocabulary) -> tuple[Form, ...]:
     """The arguments one by one. The path of a replica is left out where it is the one that the server takes by itself."""
-    name, text = _own_engine(made)
+    name, text = own_engine(made)
     tokens, _ = tokenize(text)
     parts = [part for part in split_commas(tokens) if part]
     if name in _NAMES:

@@ -68,6 +68,8 @@ BUILTIN = Vocabulary(
     settings={
         "default_materialized_view_sql_security": "DEFINER",
         "default_normal_view_sql_security": "INVOKER",
+        "except_default_mode": "ALL",
+        "intersect_default_mode": "ALL",
     },
 )  # true of every server, so it may be used where none can be asked
 
@@ -149,11 +151,29 @@ def _spell_tokens(tokens: Sequence[Token], database: str, vocabulary: Vocabulary
             words[i] = spell_function(words[i], vocabulary)
             if words[i] == "count" and words[i + 2 : i + 4] == ["*", ")"]:
                 dropped.add(i + 2)
+            if words[i] == "CAST":
+                _spell_cast(words, i, vocabulary)
             if _NAMED_OBJECT.match(words[i]) and i + 2 < len(tokens) and tokens[i + 2].kind == "string":
                 words[i + 2] = "'" + words[i + 2][1:].removeprefix(f"{database}.")
-            if words[i].upper() == "CAST":
-                _spell_cast(words, i, vocabulary)
-    return without_needless(tuple(word for i, word in enumerate(words) if i not in dropped))
+    spelled: list[str] = []
+    for i, word in enumerate(words):
+        spelled += [] if i in dropped else [word, *_set_mode(tokens, i, vocabulary)]
+    return without_needless(tuple(spelled))
+
+
+def _set_mode(tokens: Sequence[Token], at: int, vocabulary: Vocabulary) -> list[str]:
+    """The server writes down whether an EXCEPT without a mode is ALL or DISTINCT."""
+    if not tokens[at].is_word("UNION", "EXCEPT", "INTERSECT"):
+        return []
+    after = [token.text for token in tokens[at + 1 : at + 3]]
+    mode = vocabulary.settings.get(f"{tokens[at].text.lower()}_default_mode", "")
+    return [mode] if mode and (after[:1] == ["SELECT"] or after in (["(", "SELECT"], ["(", "("])) else []
+
+
+def differ_by_grouping(one: Form, two: Form) -> bool:
+    """True if nothing but brackets tells two queries apart, and they join others: the server regroups those when it stores them."""
+    bare = [tuple(word for word in form if word not in ("(", ")")) for form in (one, two)]
+    return bare[0] == bare[1] and any(word in ("UNION", "EXCEPT", "INTERSECT") for word in one)
 
 
 def _spell_cast(words: list[str], at: int, vocabulary: Vocabulary) -> None:
