@@ -22,6 +22,7 @@ from resources.introspect import LiveObject, describe_select, fetch_formatted
 from resources.vocabulary import describe_columns, fetch_vocabulary
 
 _OF_COLUMNS = ("column ", "type of ", "default of ", "codec of ", "ttl of ", "order of columns")
+_MAY_NOT = (497, 60, 47)  # access denied, no such table or column on this server
 _CANNOT_TELL = Comparison("cannot tell")
 
 
@@ -49,8 +50,14 @@ class Judge:
         self._known: dict[tuple[QName, str], Comparison] = {}
 
     @cached_property
-    def vocabulary(self) -> Vocabulary:
-        return fetch_vocabulary(self.server)
+    def vocabulary(self) -> Vocabulary | None:
+        """None where we may not read it: then nothing can be told of what differs in its spelling."""
+        try:
+            return fetch_vocabulary(self.server)
+        except ServerError as error:
+            if error.code in _MAY_NOT:
+                return None
+            raise
 
     def compare(self, live: Mapping[QName, LiveObject]) -> dict[QName, Comparison]:
         """The verdict on every declared object; those that are not among the live ones are missing."""
@@ -79,8 +86,12 @@ class Judge:
         verdict = compare_objects(mine, theirs, side.session)
         if verdict.state == "equal" and complete:
             return verdict
+        if self.vocabulary is None:
+            return _CANNOT_TELL
         verdict = compare_objects(mine, theirs, side.session, self.vocabulary)
-        if [d.what for d in verdict.differences] == ["query"] and self._regrouped(verdict.differences[0], side.session):
+        if [d.what for d in verdict.differences] == ["query"] and _regrouped(
+            verdict.differences[0], side.session, self.vocabulary
+        ):
             return _CANNOT_TELL
         if complete and not any(d.what.startswith(_OF_COLUMNS) for d in verdict.differences):
             return verdict
@@ -91,9 +102,6 @@ class Judge:
         return compare_objects(
             replace(mine, columns=read), replace(theirs, columns=live_read), side.session, self.vocabulary
         )
-
-    def _regrouped(self, query: Difference, session: str) -> bool:
-        return differ_by_grouping(*(spell(text, session, self.vocabulary) for text in (query.declared, query.live)))
 
     def _selected(self, made: Object, session: str) -> tuple[Column, ...] | None:
         """The columns of a table or view that only its SELECT declares."""
@@ -110,3 +118,7 @@ def _read_declared(made: Object, formatted: str | None, session: str) -> _Side:
     if read is None:
         return _Side(None, session)
     return _Side(read if read.name == made.name else None, session)
+
+
+def _regrouped(query: Difference, session: str, vocabulary: Vocabulary) -> bool:
+    return differ_by_grouping(*(spell(text, session, vocabulary) for text in (query.declared, query.live)))
