@@ -10,14 +10,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from chmv_assets.core.catalog import Catalog, SourceFile, build_catalog
-from chmv_assets.core.compare import Comparison, Difference, compare_objects
+from chmv_assets.core.compare import Comparison, Difference
 from chmv_assets.core.ddl_reader import INNER_PREFIX
 from chmv_assets.core.graph import build_edges
 from chmv_assets.core.link import place_externals
-from chmv_assets.core.model import VIEW_KINDS, Edge, Object, Reference
+from chmv_assets.core.model import Edge, Object, Reference
 from chmv_assets.core.names import QName, parse_qname
+from chmv_assets.live_compare import Judge
 from resources.clickhouse import Server
-from resources.introspect import LiveObject, fetch_canonical_type, fetch_formatted, fetch_objects, fetch_query_tables
+from resources.introspect import LiveObject, fetch_objects, fetch_query_tables
+from resources.vocabulary import fetch_replica_objects
 
 HIDDEN = (
     ".inner.",
@@ -89,40 +91,39 @@ def find_disagreements(catalog: Catalog, objects: Iterable[LiveObject]) -> tuple
 def compare_with_live(
     catalog: Catalog, objects: Sequence[LiveObject], server: Server, names: Iterable[QName]
 ) -> Mapping[QName, Comparison]:
-    """Declared against live for many objects, with one query for the formatting."""
-    wanted = [catalog.objects[name] for name in names]
-    by_name = {live.name: live for live in objects}
-    present = [made for made in wanted if made.name in by_name and made.sql]
-    formatted = fetch_formatted(server, [made.sql for made in present])
-    verdicts: dict[QName, Comparison] = {
-        made.name: Comparison("missing") for made in wanted if made.name not in by_name
-    }
-    for made, text in zip(present, formatted, strict=True):
-        verdict = _compare(made, text, by_name[made.name], catalog.default_database)
-        verdicts[made.name] = _without_aliases(verdict, server)
+    """Declared against live for many objects; as many queries for one as for all, if they are equal."""
+    wanted = tuple(names)
+    return _with_hooks(Judge(server, catalog, wanted).compare({live.name: live for live in objects}), catalog, objects)
+
+
+def compare_replicas(
+    server: Server, catalog: Catalog, names: Iterable[QName], cluster: str
+) -> Mapping[str, Mapping[QName, Comparison]]:
+    """Declared against live on every replica of a cluster, by host; nothing can be told of one that does not answer."""
+    wanted = tuple(names)
+    judge = Judge(server, catalog, wanted)
+    triggers = {edge.source for edge in catalog.edges if edge.kind == "trigger" and edge.dest in wanted}
+    verdicts: dict[str, Mapping[QName, Comparison]] = {}
+    for replica in fetch_replica_objects(server, {*wanted, *triggers}, cluster):
+        if replica.objects is None:
+            verdicts[replica.host] = dict.fromkeys(wanted, Comparison("cannot tell"))
+        else:
+            found = judge.compare({live.name: live for live in replica.objects})
+            verdicts[replica.host] = _with_hooks(found, catalog, replica.objects)
     return verdicts
 
 
-def _without_aliases(verdict: Comparison, server: Server) -> Comparison:
-    """Take out differences of types that are one type to the server; asked only where spellings differ."""
-    kept = tuple(d for d in verdict.differences if not (d.is_type and _one_type(d, server)))
-    if len(kept) == len(verdict.differences):
-        return verdict
-    return Comparison("changed" if kept else "equal", kept)
-
-
-def _one_type(difference: Difference, server: Server) -> bool:
-    declared = fetch_canonical_type(server, difference.declared)
-    return declared is not None and declared == fetch_canonical_type(server, difference.live)
-
-
-def _compare(made: Object, formatted: str | None, live: LiveObject, default_database: str) -> Comparison:
-    if formatted is None:
-        return Comparison("cannot tell")
-    mine = build_catalog([SourceFile(path="declared", text=formatted)], default_database=default_database)
-    theirs = build_catalog([SourceFile(path="live", text=live.sql)], default_database=default_database)
-    if made.name not in mine.objects or made.name not in theirs.objects:
-        return Comparison("cannot tell")
-    if made.kind in VIEW_KINDS and made.reader == "none":
-        return Comparison("cannot tell")
-    return compare_objects(mine.objects[made.name], theirs.objects[made.name], default_database)
+def _with_hooks(
+    verdicts: Mapping[QName, Comparison], catalog: Catalog, objects: Sequence[LiveObject]
+) -> Mapping[QName, Comparison]:
+    """Add `hook` where the server does not fire a view on the table that it should; a table that was not read says nothing."""
+    there = {live.name for live in objects}
+    found = dict(verdicts)
+    for missing in find_disagreements(catalog, objects):
+        source, view = missing.edge.source, missing.edge.dest
+        verdict = found.get(view)
+        if missing.known_to != "parser" or source not in there or verdict is None or verdict.state == "cannot tell":
+            continue
+        hook = Difference("hook", f"fires on {source}", "")
+        found[view] = replace(verdict, state="changed", differences=(*verdict.differences, hook))
+    return found

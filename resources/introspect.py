@@ -273,14 +273,6 @@ def describe_select(server: Server, select: str, database: str = "") -> list[tup
     return [(str(row[0]), str(row[1])) for row in server.rows(f"DESCRIBE TABLE ({select})", settings=settings)]
 
 
-def fetch_canonical_type(server: Server, type_text: str) -> str | None:
-    """The server's own spelling of a type (`INT` is `Int32`); None if it does not know it."""
-    try:
-        return str(server.rows("SELECT toTypeName(defaultValueOfTypeName({t:String}))", {"t": type_text})[0][0])
-    except ServerError:
-        return None
-
-
 _TREE_TABLE = re.compile(r"TABLE id: \d+.*?table_name: (\S+)")
 
 

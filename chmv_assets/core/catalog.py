@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from chmv_assets.core.cadence import PartitionScheme, cadence_name, parse_scheme
+from chmv_assets.core.clause_reader import read_name
 from chmv_assets.core.code_version import seal
-from chmv_assets.core.ddl_reader import INNER_PREFIX, Created, read_create, read_name, statement_words
+from chmv_assets.core.ddl_reader import INNER_PREFIX, Created, read_create, statement_words
 from chmv_assets.core.errors import CatalogDefects, UnknownObject
 from chmv_assets.core.graph import build_edges, build_layers, build_roles, find_cycle
 from chmv_assets.core.migrations import Declared, apply_statement
@@ -268,8 +269,9 @@ def _complete(declared: Declared) -> dict[QName, Object]:
                     target=None, refresh=None, populate=False, or_replace=False,
                 )  # fmt: skip
             objects[name] = replace(
-                made, partition_by="", order_by="", primary_key="", ttl="", engine_args="", settings=()
-            )
+                made, partition_by="", order_by="", primary_key="", sample_by="", ttl="", engine_args="", settings=(),
+                indexes=(), projections=(), constraints=(),
+            )  # fmt: skip
     return objects
 
 
@@ -279,8 +281,11 @@ def _like(created: Created, declared: Declared) -> Object:
     if origin is None:
         return made
     old = origin.object
-    version = f"{made.code_version} like {old.code_version}"
-    made = replace(made, columns=made.columns or old.columns, code_version=version)
+    made = replace(made, code_version=f"{made.code_version} like {old.code_version}")
+    if not made.columns:
+        made = replace(
+            made, columns=old.columns, indexes=old.indexes, projections=old.projections, constraints=old.constraints
+        )
     if not made.engine:
         made = replace(
             made, kind=old.kind, engine=old.engine, engine_args=old.engine_args, settings=old.settings, ttl=old.ttl
@@ -292,6 +297,7 @@ def _like(created: Created, declared: Declared) -> Object:
         partition_by=made.partition_by or old.partition_by,
         order_by=made.order_by or old.order_by,
         primary_key=made.primary_key or old.primary_key,
+        sample_by=made.sample_by or old.sample_by,
     )
 
 

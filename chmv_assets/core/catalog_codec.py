@@ -15,12 +15,14 @@ from chmv_assets.core.catalog import Catalog
 from chmv_assets.core.model import Column, ColumnSource, Edge, Finding, Object, Place, Reference, Refresh, ViewFacts
 from chmv_assets.core.names import QName
 
-VERSION = 4
+VERSION = 5
 _SCHEME_FIELDS = tuple(field.name for field in fields(PartitionScheme))
 _TEXT_FIELDS = (
     "kind", "engine", "sql", "engine_args", "partition_by", "order_by", "primary_key", "ttl", "comment", "cluster",
-    "select", "populate", "or_replace", "reader", "digest", "code_version", "session_database",
+    "select", "populate", "or_replace", "reader", "digest", "code_version", "session_database", "sample_by", "security",
 )  # fmt: skip
+_PAIR_FIELDS = ("settings", "indexes", "projections", "constraints", "dictionary")
+_COLUMN_FIELDS = tuple(field.name for field in fields(Column))
 
 
 class _Names:
@@ -74,27 +76,57 @@ def _encode_object(made: Object, number: _Names) -> list[Any]:
         number(made.name),
         [getattr(made, field) for field in _TEXT_FIELDS],
         [made.place.file, made.place.line],
-        [[c.name, c.type, c.default_kind, c.default, c.comment] for c in made.columns],
-        [list(pair) for pair in made.settings],
+        [_encode_column(column) for column in made.columns],
+        [[list(pair) for pair in getattr(made, field)] for field in _PAIR_FIELDS],
         number(made.target),
-        [refresh.schedule, [number(name) for name in refresh.depends_on], refresh.append] if refresh else None,
+        [refresh.schedule, [number(n) for n in refresh.depends_on], refresh.append, [list(p) for p in refresh.settings]]
+        if refresh
+        else None,
         [[number(r.name), r.kind, r.via] for r in made.references],
     ]
 
 
+def _encode_column(column: Column) -> list[str]:
+    """Its fields in order, without the empty ones at the end: most columns have a name and a type only."""
+    values = [getattr(column, field) for field in _COLUMN_FIELDS]
+    while values and not values[-1]:
+        values.pop()
+    return values
+
+
+def _decode_column(values: Sequence[str]) -> Column:
+    if len(values) < 2:
+        return Column(name=values[0] if values else "", type="")
+    return Column(**dict(zip(_COLUMN_FIELDS, values, strict=False)))
+
+
 def _decode_object(row: Sequence[Any], names: Sequence[QName]) -> Object:
-    name, texts, place, columns, settings, target, refresh, references = row
+    name, texts, place, columns, pairs, target, refresh, references = row
     return Object(
         name=names[name],
         place=Place(place[0], place[1]),
-        columns=tuple(Column(name=n, type=t, default_kind=k, default=d, comment=c) for n, t, k, d, c in columns),
-        settings=tuple((key, value) for key, value in settings),
+        columns=tuple(map(_decode_column, columns)),
         target=names[target] if target >= 0 else None,
-        refresh=Refresh(schedule=refresh[0], depends_on=tuple(names[i] for i in refresh[1]), append=refresh[2])
-        if refresh
-        else None,
+        refresh=_decode_refresh(refresh, names) if refresh else None,
         references=tuple(Reference(name=names[n], kind=kind, via=via) for n, kind, via in references),
-        **dict(zip(_TEXT_FIELDS, texts, strict=True)),
+        **_decode_fields(texts, pairs),
+    )
+
+
+def _decode_fields(texts: Sequence[Any], pairs: Sequence[Any]) -> dict[str, Any]:
+    found: dict[str, Any] = dict(zip(_TEXT_FIELDS, texts, strict=True))
+    for field, listed in zip(_PAIR_FIELDS, pairs, strict=True):
+        found[field] = tuple((key, value) for key, value in listed)
+    return found
+
+
+def _decode_refresh(row: Sequence[Any], names: Sequence[QName]) -> Refresh:
+    schedule, depends_on, append, settings = row
+    return Refresh(
+        schedule=schedule,
+        depends_on=tuple(names[at] for at in depends_on),
+        append=append,
+        settings=tuple((key, value) for key, value in settings),
     )
 
 

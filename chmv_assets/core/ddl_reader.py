@@ -11,22 +11,24 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from chmv_assets.core.clause_reader import (
+    DICTIONARY_CLAUSES,
+    EXPRESSION_CLAUSES,
+    read_expression,
+    read_name,
+    read_refresh,
+    read_security,
+    read_settings,
+)
 from chmv_assets.core.code_version import version_of
-from chmv_assets.core.column_reader import read_columns
-from chmv_assets.core.model import Column, NodeKind, Object, Refresh
+from chmv_assets.core.column_reader import ColumnList, read_columns
+from chmv_assets.core.model import NodeKind, Object, Refresh
 from chmv_assets.core.names import QName, unquote_identifier
 from chmv_assets.core.statements import Statement
 from chmv_assets.core.tokens import Cursor, Token, string_value
 
 INNER_PREFIX = ".inner."
 _QUEUES = ("kafka", "rabbitmq", "nats", "s3queue", "azurequeue", "filelog", "redis streams")
-_EXPRESSION_CLAUSES = {
-    ("PARTITION", "BY"): "partition_by",
-    ("ORDER", "BY"): "order_by",
-    ("PRIMARY", "KEY"): "primary_key",
-    ("SAMPLE", "BY"): "sample_by",
-    ("TTL",): "ttl",
-}
 
 
 @dataclass
@@ -36,7 +38,7 @@ class Draft:
     kind: str = "table"
     engine: str = ""
     engine_args: str = ""
-    columns: tuple[Column, ...] = ()
+    listed: ColumnList = field(default_factory=ColumnList)
     clauses: dict[str, str] = field(default_factory=dict)
     settings: tuple[tuple[str, str], ...] = ()
     comment: str = ""
@@ -48,7 +50,8 @@ class Draft:
     populate: bool = False
     or_replace: bool = False
     temporary: bool = False
-    dictionary_source: str = ""
+    security: str = ""
+    dictionary: dict[str, str] = field(default_factory=dict)
     table_function: str = ""  # CREATE TABLE a AS url(…)
 
 
@@ -61,22 +64,6 @@ class Created:
     like: QName | None = None
     dictionary_source: str = ""
     temporary: bool = False
-
-
-def read_name(cursor: Cursor, default_database: str) -> QName | None:
-    """Read `db.table` or `table` at the cursor; None if there is no name."""
-    parts: list[str] = []
-    while True:
-        token = cursor.peek()
-        if token.kind not in ("word", "quoted", "param", "number") and not (token.kind == "string" and not parts):
-            break
-        parts.append(unquote_identifier(cursor.next().text))
-        if not (cursor.peek().is_op(".") and cursor.peek(1).kind in ("word", "quoted", "param")):
-            break
-        cursor.next()
-    if not parts:
-        return None
-    return QName(default_database, parts[0]) if len(parts) == 1 else QName(parts[-2], parts[-1])
 
 
 def read_create(statement: Statement, default_database: str) -> Created | None:
@@ -114,9 +101,9 @@ def _read_kind(cursor: Cursor) -> str | None:
 
 def _read_clause(cursor: Cursor, draft: Draft, default_database: str) -> None:
     token = cursor.peek()
-    for words, clause in _EXPRESSION_CLAUSES.items():
+    for words, clause in EXPRESSION_CLAUSES.items():
         if cursor.take_words(*words):
-            draft.clauses[clause] = _read_expression(cursor)
+            draft.clauses[clause] = read_expression(cursor)
             return
     if cursor.at_words("ENGINE") or cursor.at_words("INNER", "ENGINE"):
         cursor.take_words("INNER")
@@ -133,7 +120,7 @@ def _read_clause(cursor: Cursor, draft: Draft, default_database: str) -> None:
         _read_as(cursor, draft, default_database)
     elif cursor.at_words("SETTINGS") and (cursor.peek(1).kind == "word" or cursor.peek(1).is_op("(")):
         cursor.next()
-        draft.settings = _read_settings(cursor)
+        draft.settings = read_settings(cursor)
     elif cursor.at_words("COMMENT") and cursor.peek(1).kind == "string":
         cursor.next()
         draft.comment = string_value(cursor.next().text)
@@ -141,16 +128,18 @@ def _read_clause(cursor: Cursor, draft: Draft, default_database: str) -> None:
         draft.populate = True
     elif cursor.at_words("REFRESH") and cursor.peek(1).is_word("EVERY", "AFTER"):
         cursor.next()
-        draft.refresh = _read_refresh(cursor, default_database)
+        draft.refresh = read_refresh(cursor, default_database)
     elif token.is_op("(") and draft.kind != "table" and cursor.peek(1).is_word("SELECT", "WITH"):
         _read_as(cursor, draft, default_database)
     elif token.is_op("("):
         first, last = cursor.skip_group()
-        draft.columns = draft.columns or read_columns(cursor, first, last)
-    elif draft.kind == "dictionary" and cursor.at_words("SOURCE"):
+        draft.listed = draft.listed if draft.listed.columns else read_columns(cursor, first, last)
+    elif draft.kind == "dictionary" and token.is_word(*DICTIONARY_CLAUSES) and cursor.peek(1).is_op("("):
         cursor.next()
         first, last = cursor.skip_group()
-        draft.dictionary_source = cursor.slice(first, last)
+        draft.dictionary[token.text.lower()] = cursor.slice(first, last)
+    elif draft.kind != "table" and (found := read_security(cursor)):
+        draft.security = f"{draft.security} {found}".strip()
     elif token.is_word("SELECT", "WITH", "FROM") and not draft.select:
         _read_as(cursor, draft, default_database)
     elif draft.kind == "dictionary" and cursor.peek(1).is_op("("):
@@ -160,33 +149,6 @@ def _read_clause(cursor: Cursor, draft: Draft, default_database: str) -> None:
         cursor.next()
 
 
-def _at_clause(cursor: Cursor) -> bool:
-    token, after = cursor.peek(), cursor.peek(1)
-    if any(cursor.at_words(*words) for words in _EXPRESSION_CLAUSES):
-        return True
-    if token.is_word("ENGINE", "POPULATE", "EMPTY", "DEFINER"):
-        return True
-    if token.is_word("SETTINGS") and after.kind == "word" and cursor.peek(2).is_op("="):  # a column may be called so
-        return True
-    if token.is_word("COMMENT") and after.kind == "string":
-        return True
-    if token.is_word("SOURCE", "LAYOUT", "LIFETIME", "RANGE") and after.is_op("("):
-        return True
-    if token.is_word("AS") and (after.is_word("SELECT", "WITH", "FROM") or after.is_op("(")):
-        return True
-    return cursor.at_words("SQL", "SECURITY") or (token.is_word("REFRESH") and after.is_word("EVERY", "AFTER"))
-
-
-def _read_expression(cursor: Cursor) -> str:
-    first = cursor.at
-    while not cursor.done and not _at_clause(cursor):
-        if cursor.peek().is_op("(", "["):
-            cursor.skip_group()
-        else:
-            cursor.next()
-    return cursor.slice(first, cursor.at)
-
-
 def _read_engine(cursor: Cursor, draft: Draft) -> None:
     cursor.next()
     cursor.take_op("=")
@@ -194,32 +156,6 @@ def _read_engine(cursor: Cursor, draft: Draft) -> None:
     if cursor.peek().is_op("("):
         first, last = cursor.skip_group()
         draft.engine_args = cursor.slice(first, last)
-
-
-def _read_settings(cursor: Cursor) -> tuple[tuple[str, str], ...]:
-    if cursor.peek().is_op("("):
-        cursor.skip_group()
-        return ()
-    pairs: list[tuple[str, str]] = []
-    while cursor.peek().kind in ("word", "quoted") and cursor.peek(1).is_op("="):
-        key = unquote_identifier(cursor.next().text)
-        cursor.next()
-        first = cursor.at
-        _skip_value(cursor)
-        pairs.append((key, cursor.slice(first, cursor.at).strip("'")))
-        if not cursor.take_op(","):
-            break
-    return tuple(pairs)
-
-
-def _skip_value(cursor: Cursor) -> None:
-    """Step over one setting's value: a literal, a word, a signed number, a list, or something like `disk(…)`."""
-    if cursor.peek().is_op("-", "+"):
-        cursor.next()
-    if not cursor.peek().is_op("(", "["):
-        cursor.next()
-    if cursor.peek().is_op("(", "["):
-        cursor.skip_group()
 
 
 def _read_as(cursor: Cursor, draft: Draft, default_database: str) -> None:
@@ -239,34 +175,6 @@ def _read_as(cursor: Cursor, draft: Draft, default_database: str) -> None:
         draft.table_function = cursor.slice(at, first - 1) + f"({cursor.slice(first, last)})"
     else:
         draft.like = like
-
-
-def _read_refresh(cursor: Cursor, default_database: str) -> Refresh:
-    first = cursor.at
-    depends: list[QName] = []
-    schedule = ""
-    append = False
-    while not cursor.done and not cursor.at_words("TO") and not cursor.peek().is_op("("):
-        if _at_clause(cursor) and not cursor.at_words("SETTINGS"):
-            break
-        if cursor.at_words("DEPENDS", "ON"):
-            schedule = schedule or cursor.slice(first, cursor.at)
-            cursor.at += 2
-            while name := read_name(cursor, default_database):
-                depends.append(name)
-                if not cursor.take_op(","):
-                    break
-        elif cursor.at_words("APPEND"):
-            schedule = schedule or cursor.slice(first, cursor.at)
-            cursor.next()
-            append = True
-        elif cursor.at_words("SETTINGS"):
-            schedule = schedule or cursor.slice(first, cursor.at)
-            cursor.next()
-            _read_settings(cursor)
-        else:
-            cursor.next()
-    return Refresh(schedule=schedule or cursor.slice(first, cursor.at), depends_on=tuple(depends), append=append)
 
 
 def view_of_inner(inner: QName) -> QName:
@@ -302,7 +210,7 @@ def _finish(statement: Statement, name: QName, draft: Draft, default_database: s
     elif draft.table_function:
         kind, engine = "table", "TableFunction"
     else:
-        if not engine and draft.like is None and (draft.columns or draft.select):
+        if not engine and draft.like is None and (draft.listed.columns or draft.select):
             engine = "MergeTree"  # default_table_engine
         kind = table_kind(engine)
     made = Object(
@@ -313,15 +221,21 @@ def _finish(statement: Statement, name: QName, draft: Draft, default_database: s
         sql=statement.text,
         digest=digest_of(statement.tokens),
         code_version=version_of(statement.tokens),
-        session_database=default_database if draft.select else "",
+        session_database=default_database if draft.select or draft.engine_args else "",
         engine_args=f"{inner_engine}({draft.engine_args})"
         if inner_engine
         else draft.table_function or draft.engine_args,
-        columns=draft.columns,
+        columns=draft.listed.columns,
         partition_by=draft.clauses.get("partition_by", ""),
         order_by=draft.clauses.get("order_by", ""),
-        primary_key=draft.clauses.get("primary_key", ""),
+        primary_key=draft.clauses.get("primary_key", "") or draft.listed.primary_key,
+        sample_by=draft.clauses.get("sample_by", ""),
         ttl=draft.clauses.get("ttl", ""),
+        indexes=draft.listed.indexes,
+        projections=draft.listed.projections,
+        constraints=draft.listed.constraints,
+        security=draft.security,
+        dictionary=tuple(draft.dictionary.items()),
         settings=draft.settings,
         comment=draft.comment,
         cluster=draft.cluster,
@@ -331,7 +245,7 @@ def _finish(statement: Statement, name: QName, draft: Draft, default_database: s
         populate=draft.populate,
         or_replace=draft.or_replace,
     )
-    return Created(made, default_database, draft.like, draft.dictionary_source, draft.temporary)
+    return Created(made, default_database, draft.like, draft.dictionary.get("source", ""), draft.temporary)
 
 
 def digest_of(tokens: Sequence[Token], before: str = "") -> str:

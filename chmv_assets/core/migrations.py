@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
+from chmv_assets.core.clause_reader import read_name, read_refresh
 from chmv_assets.core.code_version import version_of
-from chmv_assets.core.column_reader import read_column
-from chmv_assets.core.ddl_reader import Created, digest_of, read_name
+from chmv_assets.core.column_reader import read_column, read_listed
+from chmv_assets.core.ddl_reader import Created, digest_of
 from chmv_assets.core.model import Column, Finding, Object
 from chmv_assets.core.names import QName, unquote_identifier
 from chmv_assets.core.statements import Statement
 from chmv_assets.core.tokens import Cursor, Token, split_commas, string_value
 
 _HARMLESS = (
-    "ADD INDEX", "DROP INDEX", "MATERIALIZE", "CLEAR", "ADD PROJECTION", "DROP PROJECTION", "ADD CONSTRAINT",
-    "DROP CONSTRAINT", "ADD STATISTICS", "DROP STATISTICS", "MODIFY STATISTICS", "UPDATE", "DELETE",
+    "MATERIALIZE", "CLEAR", "ADD STATISTICS", "DROP STATISTICS", "MODIFY STATISTICS", "UPDATE", "DELETE",
     "FREEZE", "APPLY", "MODIFY SQL SECURITY", "MODIFY DEFINER",
 )  # fmt: skip
 
@@ -116,7 +117,7 @@ def _alter(cursor: Cursor, statement: Statement, declared: Declared, database: s
         declared.change(name, lambda made: _versioned(replace(made, select=select), cursor.tokens))
         return
     for action in _actions(cursor.tokens[cursor.at :]):
-        edit = _column_edit(statement, action) or _clause_edit(statement, action)
+        edit = _column_edit(statement, action) or _listed_edit(statement, action) or _clause_edit(statement, action)
         if edit is not None:
             declared.change(name, _tracing(edit, action))
         elif not " ".join(token.text.upper() for token in action[:3]).startswith(_HARMLESS):
@@ -202,9 +203,9 @@ def _column_edit(statement: Statement, action: Sequence[Token]) -> Callable[[Obj
 
 
 def _remove_property(name: str, what: str) -> Callable[[Object], Object]:
-    """`MODIFY COLUMN a REMOVE COMMENT`; codecs and TTLs of columns are not kept, so there is nothing to remove."""
-    gone = {"comment": ""} if what == "COMMENT" else {"default_kind": "", "default": ""}
-    change = gone if what in ("COMMENT", "DEFAULT", "ALIAS", "MATERIALIZED") else {}
+    """`MODIFY COLUMN a REMOVE COMMENT`."""
+    kept = {"COMMENT": "comment", "CODEC": "codec", "TTL": "ttl", "SETTINGS": "settings", "STATISTICS": "statistics"}
+    change = {kept[what]: ""} if what in kept else {"default_kind": "", "default": ""}
     return lambda made: replace(
         made, columns=tuple(replace(c, **change) if c.name == name else c for c in made.columns)
     )
@@ -235,12 +236,39 @@ def _set_column(statement: Statement, tokens: Sequence[Token]) -> Callable[[Obje
 
 def _keeping(new: Column, old: Column) -> Column:
     """A modified column keeps what the statement does not name."""
-    kept = replace(new, type=new.type or old.type, comment=new.comment or old.comment)
+    names = ("type", "comment", "codec", "ttl", "settings", "statistics")
+    kept = replace(new, **{name: getattr(new, name) or getattr(old, name) for name in names})
     return kept if new.default_kind else replace(kept, default_kind=old.default_kind, default=old.default)
+
+
+def _listed_edit(statement: Statement, action: Sequence[Token]) -> Callable[[Object], Object] | None:
+    """`ADD INDEX …`, `DROP PROJECTION …` and the like."""
+    if len(action) < 3 or not action[1].is_word("INDEX", "PROJECTION", "CONSTRAINT"):
+        return None
+    rest = action[2:]
+    if rest[0].is_word("IF"):
+        rest = rest[3:] if len(rest) > 1 and rest[1].is_word("NOT") else rest[2:]
+    cut = next((i for i, token in enumerate(rest) if i > 1 and token.is_word("AFTER", "FIRST")), len(rest))
+    found = read_listed(statement.text, [action[1], *rest[:cut]])
+    field = found[0] if found else {"INDEX": "indexes"}.get(action[1].text.upper(), f"{action[1].text.lower()}s")
+    if action[0].is_word("DROP") and rest:
+        gone = unquote_identifier(rest[0].text)
+        return lambda made: _with_listed(made, field, {k: v for k, v in getattr(made, field) if k != gone})
+    if action[0].is_word("ADD") and found is not None:
+        _, name, text = found
+        return lambda made: _with_listed(made, field, {**dict(getattr(made, field)), name: text})
+    return None
+
+
+def _with_listed(made: Object, field: str, listed: dict[str, str]) -> Object:
+    change: dict[str, Any] = {field: tuple(listed.items())}
+    return replace(made, **change)
 
 
 def _clause_edit(statement: Statement, action: Sequence[Token]) -> Callable[[Object], Object] | None:
     words = tuple(token.text.upper() for token in action[:3])
+    if words == ("REMOVE", "SAMPLE", "BY"):
+        return lambda made: replace(made, sample_by="")
     if words[:2] == ("REMOVE", "TTL"):
         return lambda made: replace(made, ttl="")
     if words[:2] == ("RESET", "SETTING"):
@@ -265,8 +293,12 @@ def _clause_edit(statement: Statement, action: Sequence[Token]) -> Callable[[Obj
             if len(part) >= 3
         }
         return lambda made: replace(made, settings=tuple({**dict(made.settings), **pairs}.items()))
+    if words[1:] == ("SAMPLE", "BY"):
+        return lambda made: replace(made, sample_by=text_from(3))
     if words[1] == "REFRESH":
-        return lambda made: made
+        cursor = Cursor(statement.text, action)
+        cursor.at = 2
+        return lambda made: replace(made, refresh=read_refresh(cursor, made.session_database))
     return None
 
 

@@ -62,6 +62,11 @@ class Column:
     default_kind: str = ""  # DEFAULT, MATERIALIZED, ALIAS, EPHEMERAL or nothing
     default: str = ""
     comment: str = ""
+    codec: str = ""  # what stands in the brackets of CODEC(…)
+    ttl: str = ""
+    settings: str = ""  # what stands in the brackets of SETTINGS(…)
+    statistics: str = ""  # what stands in the brackets of STATISTICS(…)
+    attributes: str = ""  # of a dictionary's column: EXPRESSION …, HIERARCHICAL, INJECTIVE, IS_OBJECT_ID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +76,7 @@ class Refresh:
     schedule: str  # the clause as written, e.g. `EVERY 1 HOUR OFFSET 5 MINUTE`
     depends_on: tuple[QName, ...] = ()
     append: bool = False
+    settings: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +105,15 @@ class Object:
     partition_by: str = ""
     order_by: str = ""
     primary_key: str = ""
+    sample_by: str = ""
     ttl: str = ""
+    indexes: tuple[tuple[str, str], ...] = ()  # name → what follows it in its declaration; so for the next two
+    projections: tuple[tuple[str, str], ...] = ()
+    constraints: tuple[tuple[str, str], ...] = ()
+    security: str = ""  # of a view: `DEFINER = … SQL SECURITY …` as written
+    dictionary: tuple[
+        tuple[str, str], ...
+    ] = ()  # source, layout, lifetime, range, settings → what is in their brackets
     settings: tuple[tuple[str, str], ...] = ()
     comment: str = ""
     cluster: str = ""

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from chmv_assets.core.ddl_reader import read_create, read_name
+from chmv_assets.core.clause_reader import read_name
+from chmv_assets.core.ddl_reader import read_create
 from chmv_assets.core.model import Finding
 from chmv_assets.core.names import QName
 from chmv_assets.core.pull import PulledFile

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from chmv_assets.core.ddl_reader import read_name
+from chmv_assets.core.clause_reader import read_name
 from chmv_assets.core.gate import GATE_PREFIX
 from chmv_assets.core.model import VIEW_KINDS, Object
 from chmv_assets.core.names import quote_identifier, unquote_identifier

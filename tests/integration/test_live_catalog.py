@@ -150,7 +150,7 @@ def respelled(shop: Shop, how: str) -> list[SourceFile]:
     for file in shop.files():
         text = file.text
         if how == "white space":
-            text = re.sub(r"\n", "\n\n   ", text).replace(",\n", "\n ,\n")
+            text = re.sub(r"\n(?!two lines)", "\n\n   ", text).replace(",\n", "\n ,\n")
         elif how == "comments":
             text = re.sub(r",\n", ", /* x ; ' */ -- , y\n", text)
         elif how == "lower case":

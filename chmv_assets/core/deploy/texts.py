@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chmv_assets.core.ddl_reader import read_name
+from chmv_assets.core.clause_reader import read_name
 from chmv_assets.core.names import QName
 from chmv_assets.core.tokens import Cursor, tokenize
 
