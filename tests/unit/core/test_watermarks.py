@@ -82,7 +82,7 @@ def test_late_means_further_behind_than_15_minutes() -> None:
 def test_the_journal_of_one_server_is_plain() -> None:
     sql = "\n".join([*render_foundation(), *(text for one in MIGRATIONS for text in one.render(""))])
     assert "ON CLUSTER" not in sql and "Replicated" not in sql
-    assert sql.count("ENGINE = ReplacingMergeTree(version) ORDER BY (") == 10
+    assert sql.count("ENGINE = ReplacingMergeTree(version) ORDER BY (") == 11
     assert sql.count("SETTINGS non_replicated_deduplication_window = 10000") == 11
     assert (write_settings(), read_settings()) == ({"async_insert": 0}, {})
 
@@ -90,7 +90,7 @@ def test_the_journal_of_one_server_is_plain() -> None:
 def test_the_journal_of_a_cluster_is_replicated_with_quorum() -> None:
     statements = [*render_foundation("main"), *(text for one in MIGRATIONS for text in one.render("main"))]
     assert all(" ON CLUSTER `main`" in sql for sql in statements)
-    assert sum("ReplicatedReplacingMergeTree('/clickhouse/chmv/tables/" in sql for sql in statements) == 10
+    assert sum("ReplicatedReplacingMergeTree('/clickhouse/chmv/tables/" in sql for sql in statements) == 11
     assert all("'{shard}-{replica}', version)" in sql for sql in statements if "ReplicatedReplacing" in sql)
     assert "ReplicatedMergeTree('/clickhouse/chmv/tables/quarantine', '{shard}-{replica}')" in "\n".join(statements)
     assert write_settings("main")["insert_quorum"] == "auto"
@@ -107,5 +107,5 @@ def test_locks_of_a_cluster_are_decided_by_keeper() -> None:
 
 
 def test_only_migrations_that_have_not_run_are_pending() -> None:
-    assert [one.number for one in pending_migrations(set())] == [1, 2, 3, 4, 5, 6, 7, 8]
-    assert [one.number for one in pending_migrations({1})] == [2, 3, 4, 5, 6, 7, 8]
+    assert [one.number for one in pending_migrations(set())] == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert [one.number for one in pending_migrations({1})] == [2, 3, 4, 5, 6, 7, 8, 9]
