@@ -83,7 +83,7 @@ def test_the_journal_of_one_server_is_plain() -> None:
     sql = "\n".join([*render_foundation(), *(text for one in MIGRATIONS for text in one.render(""))])
     assert "ON CLUSTER" not in sql and "Replicated" not in sql
     assert sql.count("ENGINE = ReplacingMergeTree(version) ORDER BY (") == 11
-    assert sql.count("SETTINGS non_replicated_deduplication_window = 10000") == 11
+    assert sql.count("SETTINGS non_replicated_deduplication_window = 10000") == 12
     assert (write_settings(), read_settings()) == ({"async_insert": 0}, {})
 
 

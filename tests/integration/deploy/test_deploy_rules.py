@@ -1,0 +1,220 @@
+"""What a deployment refuses, says and leaves alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from click.testing import CliRunner, Result
+from deploy_changes import CHANGES
+from deploy_stage import ALL, Stage
+
+from chmv_assets.cli.main import main
+from chmv_assets.core.errors import DeployRefused
+from chmv_assets.definitions import build_definitions
+from chmv_assets.deploy import make_rollback, open_applier
+from resources.clickhouse_resource import ClickHouseResource
+from resources.deploy import DeployStore
+from resources.deployed import fetch_pending
+from resources.engine import EngineInfo
+from resources.journal import Journal
+
+
+def chmv(*arguments: str) -> Result:
+    return CliRunner().invoke(main, list(arguments))
+
+
+def test_what_needs_permission_is_refused_without(stage: Stage) -> None:
+    CHANGES["changed_filter"](stage)
+    plan = stage.plan()
+    applier = open_applier(stage.server, lambda _line: None)
+    with pytest.raises(
+        DeployRefused, match=r"large_mv is marked `rewrites data` but wanted permission .*--allow-rewrite"
+    ):
+        applier.apply(plan)
+    CHANGES["removed_column"](stage)
+    with pytest.raises(DeployRefused, match=r"monthly is marked `destructive` .*--allow-destructive"):
+        applier.apply(stage.plan(), ("rewrites data",))
+
+
+def test_a_server_that_moved_is_refused(stage: Stage) -> None:
+    CHANGES["changed_filter"](stage)
+    plan = stage.plan()
+    stage.server.command(f"ALTER TABLE {stage.database}.daily MODIFY COMMENT 'by hand'")
+    with pytest.raises(DeployRefused, match="Somebody has changed it since"):
+        stage.apply(plan)
+
+
+def test_what_people_must_do_is_said(stage: Stage) -> None:
+    stage.edit("10_source", ("ORDER BY id", "ORDER BY (country, id)"))
+    (change,) = stage.plan().changes
+    assert (change.risk, change.why) == ("manual", "ORDER BY of a table that no view can fill again")
+    with pytest.raises(DeployRefused, match="cannot be changed by chmv"):
+        stage.apply(stage.plan())
+
+
+@pytest.mark.parametrize(
+    ("pairs", "said"),
+    [
+        ((("amount > 500", "amont > 500"),), "the server refuses it over a clone of .*amont"),
+        (
+            (("SELECT id, ts, amount", "SELECT id, ts, amount, kind"),),
+            "column with name 'kind', which is not found in the target",
+        ),
+        ((("SELECT id, ts, amount", "SELECT ts, amount"),), "does not give id, a key of"),
+    ],
+)
+def test_views_are_tried_first(stage: Stage, pairs: tuple[tuple[str, str], ...], said: str) -> None:
+    before = stage.server.rows(
+        f"SELECT create_table_query FROM system.tables WHERE database = '{stage.database}' ORDER BY name"
+    )
+    stage.edit("50_large", *pairs)
+    with pytest.raises(DeployRefused, match=said):
+        stage.apply(stage.plan())
+    after = stage.server.rows(
+        f"SELECT create_table_query FROM system.tables WHERE database = '{stage.database}' ORDER BY name"
+    )
+    assert before == after
+
+
+def test_a_failure_behind_the_gate_brings_everything_back(stage: Stage) -> None:
+    """The view cannot be created: rows, views and tables are the old ones when the gate opens."""
+    for name in ("changed_order_by", "changed_filter"):
+        before = dict(stage.files)
+        with stage.writers("src"):
+            CHANGES[name](stage)
+            plan = stage.plan()
+            broken = [
+                dataclasses.replace(
+                    one, switches=tuple(dataclasses.replace(s, after=s.after.replace("SELECT", "SELECT nothing_like_it,")) for s in one.switches)
+                )
+                for one in plan.cutovers
+            ]  # fmt: skip
+            if name == "changed_order_by":  # no view changes: let one fail all the same
+                broken = [dataclasses.replace(one, switches=_bad_switch(stage)) for one in plan.cutovers]
+            applier = open_applier(stage.server, lambda _line: None)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr("resources.deploy.applier.check_views", lambda *_: None)
+                with pytest.raises(Exception, match=r"nothing_like_it|UNKNOWN"):
+                    applier.apply(dataclasses.replace(plan, cutovers=tuple(broken)), ALL)
+        stage.files = before
+        applier.apply(make_rollback(stage.server), ALL)  # nothing to change: it only closes what was begun
+        stage.check()
+
+
+def _bad_switch(stage: Stage) -> tuple[object, ...]:
+    from chmv_assets.core.deploy.changes import Switch
+    from chmv_assets.core.names import QName
+
+    view = QName(stage.database, "daily_mv")
+    (text,) = stage.server.rows(
+        f"SELECT create_table_query FROM system.tables WHERE database = '{stage.database}' AND name = 'daily_mv'"
+    )
+    after = f"CREATE MATERIALIZED VIEW {view.sql} TO {stage.database}.daily AS SELECT nothing_like_it FROM {stage.database}.src"
+    return (Switch(view=view, before=str(text[0]), after=after, session=stage.database),)
+
+
+def test_impact_names_readers_of_a_column_and_sizes(stage: Stage) -> None:
+    CHANGES["column_through_the_chain"](stage)
+    plan = stage.plan()
+    said = {(one.name.table, one.how) for one in plan.impacts}
+    assert ("daily_mv", f"column channel of {stage.database}.src is read by its web") in said
+    (daily,) = [one for one in plan.impacts if one.name.table == "daily" and one.how == "computed anew"]
+    assert daily.partitions == 4 and daily.rows > 0 and daily.size > 0
+    assert [one.targets for one in plan.cutovers] == [tuple(plan.cutovers[0].targets)] and len(
+        plan.cutovers[0].targets
+    ) == 2
+
+
+def test_commands(stage: Stage, configured: EngineInfo, tmp_path: Path) -> None:
+    stage.write()
+    folder, out = str(stage.folder), tmp_path / "plan.json"
+    assert chmv("plan", "--ddl", folder).exit_code == 0
+    CHANGES["changed_filter"](stage)
+    stage.write()
+    planned = chmv("plan", "--ddl", folder, "--out", str(out), "--steps")
+    assert planned.exit_code == 2 and "rewrites data" in planned.output and "shut gate" in planned.output, (
+        planned.output
+    )
+    assert json.loads(chmv("plan", "--ddl", folder, "--json").stdout)["risk"] == "rewrites data"
+    refused = chmv("apply", str(out))
+    assert refused.exit_code == 1 and "--allow-rewrite" in refused.output
+    done = chmv("apply", str(out), "--allow-rewrite", "--json")
+    assert done.exit_code == 0, done.output
+    deploy = json.loads(done.stdout)["deploy_id"]
+    assert chmv("plan", "--ddl", folder).exit_code == 0
+    listed = json.loads(chmv("deploys", "--json").stdout)["deploys"][0]
+    assert (listed["deploy_id"], listed["status"], listed["changes"]) == (
+        deploy,
+        "done",
+        [f"{stage.database}.large_mv"],
+    )
+    assert f"{stage.database}.large_mv" in chmv("rollback", deploy, "--dry-run").output
+    assert chmv("rollback", deploy, "--allow-rewrite").exit_code == 0
+    assert [one["status"] for one in json.loads(chmv("deploys", "--json").stdout)["deploys"][:2]] == [
+        "rolled_back",
+        "done",
+    ]
+    assert chmv("apply", "--resume").exit_code == 1
+    assert chmv("apply").exit_code == 2
+
+
+def test_kept_tables_are_swept_after_their_soak(stage: Stage) -> None:
+    CHANGES["changed_filter"](stage)
+    applied = stage.apply(stage.plan())
+    applier = open_applier(stage.server, lambda _line: None)
+    assert set(applied.kept).isdisjoint(applier.store.sweep(applier.executor, 3600.0)) and applied.kept
+    assert set(applied.kept) <= set(applier.store.sweep(applier.executor, -1.0))
+
+
+def test_a_change_of_the_folder_is_pending_until_it_is_deployed(stage: Stage) -> None:
+    def pending() -> set[str]:
+        digests = {name: made.digest for name, made in stage.write().catalog.objects.items() if made.sql}
+        return {name.table for name in fetch_pending(stage.server, digests)}
+
+    assert pending() == set()
+    CHANGES["changed_filter"](stage)
+    CHANGES["new_view_and_target"](stage)
+    assert pending() == {"large_mv", "kinds", "kinds_mv"}
+    stage.apply(stage.plan())
+    assert pending() == set()
+
+
+def test_empty_plan_is_noted_as_deployed(stage: Stage) -> None:
+    stage.files["10_source"] = "-- another comment\n" + stage.files["10_source"].replace(
+        "ENGINE = MergeTree", "engine=MergeTree()"
+    )
+    applied = stage.apply(stage.plan())
+    assert applied.units == 0
+    assert DeployStore(Journal(stage.server)).read(1)[0].deploy_id == applied.deploy_id
+
+
+@pytest.fixture
+def job(stage: Stage, configured: EngineInfo) -> Callable[..., dg.ExecuteInProcessResult]:
+    def run(**config: bool) -> dg.ExecuteInProcessResult:
+        definitions = build_definitions(stage.write())
+        with dg.DagsterInstance.ephemeral() as instance:
+            return definitions.resolve_job_def("deploy_job").execute_in_process(
+                run_config={"ops": {"deploy": {"config": config}}}, instance=instance, raise_on_error=False,
+                resources={"clickhouse": ClickHouseResource()},
+            )  # fmt: skip
+
+    return run
+
+
+def test_deploy_job(stage: Stage, job: Callable[..., dg.ExecuteInProcessResult]) -> None:
+    CHANGES["changed_filter"](stage)
+    assert job().success  # a dry run unless said otherwise
+    assert stage.plan().changes
+    assert not job(dry_run=False).success
+    done = job(dry_run=False, allow_rewrite=True)
+    assert done.success
+    assert [
+        event.asset_observation_data.asset_observation.asset_key.path[-1]
+        for event in done.get_asset_observation_events()
+    ] == ["large_mv"]
+    stage.check()
