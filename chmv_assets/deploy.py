@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
-from pathlib import Path
 
 from chmv_assets.core.catalog import Catalog, SourceFile, build_catalog
-from chmv_assets.core.compare import Comparison, Difference
-from chmv_assets.core.deploy.changes import Change, Plan
+from chmv_assets.core.deploy.changes import Change, Plan, Untold
 from chmv_assets.core.deploy.codec import decode_plan
 from chmv_assets.core.deploy.deploy_journal import kept_name
 from chmv_assets.core.deploy.impact import Held
@@ -17,7 +15,8 @@ from chmv_assets.core.deploy.planner import Sides, build_plan, declared_objects,
 from chmv_assets.core.errors import DeployRefused
 from chmv_assets.core.gate import without_gates
 from chmv_assets.core.names import QName, quote_identifier
-from chmv_assets.live import build_live_catalog, compare_with_live, find_disagreements
+from chmv_assets.core.render_create import statement_of
+from chmv_assets.live import build_live_catalog, compare_replicas, compare_with_live
 from chmv_assets.pipeline import Pipeline, read_sources
 from resources.clickhouse import Server
 from resources.deploy import Applier, DeployStore, Progress
@@ -47,24 +46,31 @@ def _plan(
     texts = {one.name: without_gates(one.sql) for one in objects}
     names = list(declared_objects(declared))
     sides = Sides(
-        declared=declared, live=live, comparisons=_with_hooks(declared, objects, compare_with_live(declared, objects, server, names)),
+        declared=declared, live=live, comparisons=compare_with_live(declared, objects, server, names),
         texts=texts, held=_held(server, objects), owned_before=tuple(owned_before),
         databases=frozenset(str(name) for (name,) in server.rows("SELECT name FROM system.databases")),
     )  # fmt: skip
     made_at = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return build_plan(sides, made_at, folder, timezone=zone, rolls_back=rolls_back)
+    plan = build_plan(sides, made_at, folder, timezone=zone, rolls_back=rolls_back)
+    return _tell_replicas(server, declared, names, plan)
 
 
-def _with_hooks(
-    declared: Catalog, objects: Sequence[LiveObject], comparisons: Mapping[QName, Comparison]
-) -> dict[QName, Comparison]:
-    """A view that is what is declared but that inserts do not fire is changed as well."""
-    unhooked = {one.edge.dest for one in find_disagreements(declared, objects) if one.known_to == "parser"}
-    found = dict(comparisons)
-    for name in unhooked:
-        if name in found and found[name].state == "equal":
-            found[name] = Comparison("changed", (Difference("hook", "fired by its source", "not fired"),))
-    return found
+def _tell_replicas(server: Server, declared: Catalog, names: Sequence[QName], plan: Plan) -> Plan:
+    """On a cluster: what another replica has otherwise than this one is named; a plan speaks for the server that it was made on."""
+    cluster = cluster_from_environment()
+    if not cluster:
+        return plan
+    known = {change.name for change in plan.changes}
+    untold = [
+        Untold(
+            name=name,
+            why=f"{verdict.state} on replica {host}: {', '.join(one.what for one in verdict.differences) or 'no answer'}",
+        )
+        for host, verdicts in compare_replicas(server, declared, names, cluster).items()
+        for name, verdict in verdicts.items()
+        if verdict.state != "equal" and name not in known
+    ]
+    return replace(plan, untold=(*plan.untold, *untold))
 
 
 def _held(server: Server, objects: Sequence[LiveObject]) -> dict[QName, Held]:
@@ -132,7 +138,7 @@ def _folder_before(plan: Plan) -> tuple[tuple[str, str], ...]:
     changed = {change.name: change for change in plan.changes if change.action != "none"}
     found: list[tuple[str, str]] = []
     for name, made in declared_objects(declared).items():
-        text = changed[name].before if name in changed else made.sql
+        text = changed[name].before if name in changed else statement_of(made, plan.database)
         if text:
             found.append((f"{len(found):05d}_{name}.sql", _in_database(text, made.session_database)))
     for name, change in changed.items():
@@ -143,8 +149,3 @@ def _folder_before(plan: Plan) -> tuple[tuple[str, str], ...]:
 
 def _in_database(text: str, database: str) -> str:
     return f"USE {quote_identifier(database)};\n{text}" if database else text
-
-
-def plan_file(folder: Path, plan: Plan) -> Path:
-    """Where a plan is written if nobody says where."""
-    return folder / f"plan-{plan.plan_id}.json"

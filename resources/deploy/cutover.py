@@ -23,6 +23,7 @@ from chmv_assets.core.own_tables import on_cluster
 from chmv_assets.core.rebuild import SCRATCH_DATABASE, Feed
 from chmv_assets.core.rebuild_journal import RebuildRecord, RebuildStatus, write_rebuild
 from chmv_assets.core.rebuild_plan import Layer, Step, StepKind
+from chmv_assets.core.render_create import statement_of
 from chmv_assets.core.whole import Part
 from resources.deploy.verify import verify_scratch
 from resources.introspect import fetch_existing
@@ -123,7 +124,8 @@ class CutoverRun(GatedRun):
     def _create_scratch(self, name: QName) -> None:
         target = self._target_of(name)
         if target.name in self.cutover.storage:
-            self.bench.executor.run_ddl(f"create {name}", with_name(target.sql, name), target.name.database)
+            sql = with_name(statement_of(target, self.bench.catalog.default_database), name)
+            self.bench.executor.run_ddl(f"create {name}", sql, target.name.database)
             self._new.add(name)
         else:
             self.bench.executor.create_like(name, target.name)

@@ -14,6 +14,7 @@ from chmv_assets.core.deploy.changes import Risk, worst
 from chmv_assets.core.model import Column, Object
 from chmv_assets.core.names import quote_identifier, quote_string
 from chmv_assets.core.normal_form import columns_in
+from chmv_assets.core.render_create import render_columns
 
 _SHAPE = ("ENGINE", "engine arguments", "PARTITION BY", "ORDER BY", "PRIMARY KEY", "SAMPLE BY", "KIND")
 _REPLACED = ("distributed", "merge")  # hold no rows: a new one takes the name in one statement
@@ -45,6 +46,8 @@ def render_alters(declared: Object, live: Object, differences: Sequence[Differen
             _other_table(found, one, is_target)
         elif one.what in _WHOLE:
             _WHOLE[one.what](found, declared, one)
+        elif one.what.startswith(("column settings of ", "statistics of ", "attributes of ")):
+            found.manual.append(f"{one.what} differ, which chmv does not change")
         elif one.what == "order of columns":
             found.early += _order(declared)
             found.risks.append("safe")
@@ -61,19 +64,9 @@ def render_alters(declared: Object, live: Object, differences: Sequence[Differen
 
 
 def render_column(column: Column, previous: str | None = None) -> str:
-    """A column as ADD or MODIFY COLUMN take it."""
-    parts = [quote_identifier(column.name), column.type]
-    if column.default_kind:
-        parts.append(f"{column.default_kind} {column.default}".strip())
-    if column.comment:
-        parts.append(f"COMMENT {quote_string(column.comment)}")
-    if codec := getattr(column, "codec", ""):
-        parts.append(codec if codec.upper().startswith("CODEC") else f"CODEC({codec})")
-    if ttl := getattr(column, "ttl", ""):
-        parts.append(f"TTL {ttl}")
-    if previous is not None:
-        parts.append(f"AFTER {quote_identifier(previous)}" if previous else "FIRST")
-    return " ".join(part for part in parts if part)
+    """A column as ADD or MODIFY COLUMN take it; with `previous`, its place behind that one, or in front of all."""
+    place = "" if previous is None else f" AFTER {quote_identifier(previous)}" if previous else " FIRST"
+    return f"{render_columns((column,))}{place}"
 
 
 def _alter(declared: Object, action: str) -> str:
@@ -152,7 +145,7 @@ def _column(
     elif word == "default" and not column.default_kind:
         kind = one.live.split()[0] if one.live.split() else "DEFAULT"
         found.early.append(_alter(declared, f"MODIFY COLUMN {quote_identifier(name)} REMOVE {kind}"))
-    elif word in ("codec", "ttl") and not getattr(column, word, ""):
+    elif word in ("codec", "ttl") and not getattr(column, word):
         found.early.append(_alter(declared, f"MODIFY COLUMN {quote_identifier(name)} REMOVE {word.upper()}"))
     else:
         found.early.append(_alter(declared, f"MODIFY COLUMN {render_column(column)}"))

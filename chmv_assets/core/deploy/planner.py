@@ -20,6 +20,7 @@ from chmv_assets.core.deploy.impact import Held, build_impacts
 from chmv_assets.core.deploy.texts import create_or_replace
 from chmv_assets.core.model import Object
 from chmv_assets.core.names import QName, quote_identifier, quote_string
+from chmv_assets.core.render_create import statement_of
 
 _NOT_DECLARED = ("inner_table", "external", "function")
 _OF_A_VIEW = {"COMMENT"}  # of an incremental view, and changed in place
@@ -68,7 +69,7 @@ def build_plan(
     mine = declared_objects(sides.declared)
     scope = scope_of(sides.declared, sides.owned_before)
     live = fingerprint({name: sides.texts.get(name, "") for name in scope})
-    wanted = fingerprint({name: made.sql for name, made in mine.items()})
+    wanted = fingerprint({name: made.digest for name, made in mine.items()})
     changes, untold = _changes(sides, mine)
     cutovers = build_cutovers(sides.declared, sides.live, changes)
     changes, cutovers = _refuse_unfit(sides, changes, cutovers)
@@ -97,6 +98,8 @@ def _changes(sides: Sides, mine: Mapping[QName, Object]) -> tuple[list[Change], 
     untold: list[Untold] = []
     for name in [one for one in creation_order(sides.declared) if one in mine]:
         made, verdict = mine[name], sides.comparisons[name]
+        if verdict.state in ("missing", "changed"):  # what a history of statements comes to
+            made = replace(made, sql=statement_of(made, sides.declared.default_database))
         if verdict.state == "cannot tell":
             untold.append(Untold(name=name, why="declared and live text could not both be read"))
         elif verdict.state == "missing":
