@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from chmv_assets.core.deploy.changes import Plan, Risk
     from resources.deploy import Applied, Progress
 
+_WIDE, _AROUND = 160, 5  # letters of a line; words around what differs
 _STYLES = {"safe": "green", "rewrites data": "yellow", "destructive": "bold red", "manual": "bold magenta"}
 allow_options = (
     click.option("--allow-rewrite", is_flag=True, help="Permit changes that rewrite data."),
@@ -79,10 +80,11 @@ def _print_plan(plan: Plan, *, steps: bool = False) -> None:
         out.print(f"{change.name} ({change.kind.replace('_', ' ')}): {change.why}", highlight=False, markup=False)
         for difference in change.differences:
             out.print(f"{'':15}{difference.what}", style="dim", highlight=False, markup=False)
-            if difference.live:
-                out.print(f"{'':15}- {_one_line(difference.live)}", style="red", highlight=False, markup=False)
-            if difference.declared:
-                out.print(f"{'':15}+ {_one_line(difference.declared)}", style="green", highlight=False, markup=False)
+            live, declared = narrow_down(difference.live, difference.declared)
+            if live:
+                out.print(f"{'':15}- {live}", style="red", highlight=False, markup=False)
+            if declared:
+                out.print(f"{'':15}+ {declared}", style="green", highlight=False, markup=False)
         for sql in (*change.early, *change.late):
             out.print(f"{'':15}{_one_line(sql)}", style="cyan", highlight=False, markup=False)
     _print_cutovers(plan, steps)
@@ -90,7 +92,7 @@ def _print_plan(plan: Plan, *, steps: bool = False) -> None:
         rows = [(str(one.name), one.how, one.partitions or "", one.rows or "", _size(one.size)) for one in plan.impacts]
         out.print(table("what it touches", ("object", "how", "partitions", "rows", "size"), rows))
     out.print(
-        f"Plan {plan.plan_id}: {len(plan.changes)} changes, {len(plan.cutovers)} cutovers, risk: {plan.risk}.",
+        f"Plan {plan.plan_id}: {_count(len(plan.changes), 'change')}, {_count(len(plan.cutovers), 'cutover')}, risk: {plan.risk}.",
         highlight=False,
     )
 
@@ -125,9 +127,39 @@ def _print_cutovers(plan: Plan, steps: bool) -> None:
                 out.print(f"  {at}.{number:<3} {step}", highlight=False, markup=False)
 
 
+def narrow_down(live: str, declared: str) -> tuple[str, str]:
+    """Two texts as far as they differ, with a few words around that.
+
+    >>> narrow_down("SELECT " + "a, " * 90 + "x FROM t", "SELECT " + "a, " * 90 + "y FROM t")
+    ('… a, a, a, a, a, x FROM t', '… a, a, a, a, a, y FROM t')
+    """
+    old, new = live.split(), declared.split()
+    if max(len(" ".join(old)), len(" ".join(new))) <= _WIDE or not old or not new:
+        return _one_line(live), _one_line(declared)
+    same = _common(old, new)
+    tail = _common(old[same:][::-1], new[same:][::-1])
+    start = max(0, same - _AROUND)
+    sides = []
+    for words in (old, new):
+        end = min(len(words), len(words) - tail + _AROUND)
+        shown = " ".join(words[start:end])
+        sides.append(_one_line(f"{'… ' if start else ''}{shown}{' …' if end < len(words) else ''}"))
+    return sides[0], sides[1]
+
+
+def _common(one: Sequence[str], other: Sequence[str]) -> int:
+    """How many words two texts begin with alike."""
+    pairs = zip(one, other, strict=False)
+    return next((at for at, (mine, theirs) in enumerate(pairs) if mine != theirs), min(len(one), len(other)))
+
+
 def _one_line(text: str) -> str:
     shown = " ".join(text.split())
-    return shown if len(shown) <= 160 else f"{shown[:157]}…"
+    return shown if len(shown) <= _WIDE else f"{shown[: _WIDE - 1]}…"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _size(size: int) -> str:
@@ -213,9 +245,9 @@ def _print_applied(applied: Applied, as_json: bool) -> None:
             }
         )  # fmt: skip
         return
-    kept = f" {len(applied.kept)} tables of before are kept aside." if applied.kept else ""
+    kept = f" Kept aside: {_count(len(applied.kept), 'table')} of before." if applied.kept else ""
     console().print(
-        f"Deployment {applied.deploy_id} done: {applied.units} units in {applied.seconds:.1f} s, writers waited {applied.gate_seconds:.2f} s.{kept} "
+        f"Deployment {applied.deploy_id} done: {_count(applied.units, 'unit')} in {applied.seconds:.1f} s, writers waited {applied.gate_seconds:.2f} s.{kept} "
         f"Take it back with `chmv rollback {applied.deploy_id}`.",
         highlight=False,
     )
