@@ -53,6 +53,7 @@ bench: $(VENV)/.ready
 	@$(BIN)/python bench/load_location.py
 	@$(BIN)/python bench/ingest.py
 	@$(BIN)/python bench/rebuild.py
+	@$(BIN)/python bench/schema_change.py
 	@$(BIN)/python bench/sensors.py
 
 clean:
