@@ -25,7 +25,7 @@ from resources.clickhouse import Server
 from resources.introspect import fetch_objects
 
 EXAMPLES = settings(
-    max_examples=60,
+    max_examples=40,
     phases=(Phase.explicit, Phase.generate),  # what fails is short as it is
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import secrets
 import shutil
@@ -30,7 +31,12 @@ from resources.engine import EngineInfo, EngineOptions, start_engine, stop_engin
 from resources.introspect import fetch_objects
 
 DEMO = Path(__file__).parents[2] / "chmv_assets" / "ddl"
-QUICK = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+QUICK = settings(
+    max_examples=25 if os.environ.get("CHMV_THOROUGH") else 8,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    derandomize=True,
+)
 
 NASTY = r"""
 CREATE TABLE shop.`select` (`from` UInt8, `order` String DEFAULT 'x', `settings` UInt8, `index` String, `a.b` Array(UInt8), `a.c` Array(String))

@@ -9,7 +9,7 @@ from deploy_changes import CHANGES
 from deploy_stage import Stage
 
 THOROUGH = bool(os.environ.get("CHMV_THOROUGH"))
-OFTEN = ("column_through_the_chain", "changed_aggregate", "changed_order_by", "several_at_once", "moved_target")
+OFTEN = ("column_through_the_chain", "changed_order_by", "several_at_once")
 
 
 @pytest.mark.parametrize("name", list(CHANGES) if THOROUGH else OFTEN)

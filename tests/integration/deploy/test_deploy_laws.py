@@ -14,7 +14,7 @@ from chmv_assets.pipeline import Pipeline, load_pipeline
 from resources.clickhouse import Server
 from resources.reconcile import reconcile
 
-EXAMPLES = 40 if os.environ.get("CHMV_THOROUGH") else 4
+EXAMPLES = 40 if os.environ.get("CHMV_THOROUGH") else 2
 DIMENSIONS = {"country": "LowCardinality(String)", "kind": "UInt8", "device": "String"}
 EXTRAS = {"note": "String DEFAULT 'none'", "score": "Float64", "tags": "Array(String)"}
 
