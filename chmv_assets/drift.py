@@ -56,7 +56,7 @@ def declared_names(catalog: Catalog) -> list[QName]:
 
 
 def read_drift(server: Server, catalog: Catalog, known: Known | None = None, limit: int | None = None) -> Drift:
-    """Compare everything declared with the server; with a limit the next calls go on where this one stops."""
+    """Compare everything declared with the server; with a limit, so many at most and no more than one query can ask for: the next calls go on."""
     names = sorted(declared_names(catalog))
     databases = sorted({name.database for name in names})
     if not databases:
@@ -65,8 +65,9 @@ def read_drift(server: Server, catalog: Catalog, known: Known | None = None, lim
     cache = _known if known is None else known
     keys = {name: _key(catalog, name, text) for name, text in _live_texts(live).items() if name in catalog.objects}
     fresh = [name for name in names if name in keys and keys[name] not in cache]
-    waiting = frozenset(fresh[limit:] if limit is not None else ())
-    fresh = fresh[:limit]
+    asked = fresh if limit is None else next(_shares(catalog, fresh[:limit]), [])
+    waiting = frozenset(fresh).difference(asked)
+    fresh = list(asked)
     if fresh:
         _compare(server, catalog, live, fresh, keys, cache)
     missing = Comparison("missing")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from itertools import accumulate
 
 from chmv_assets.core.catalog import Catalog
 from chmv_assets.core.names import QName
@@ -16,6 +17,7 @@ from resources.introspect import LiveObject
 
 COUNTS = frozenset({"query", "target", "KIND"})
 _CACHE_SIZE = 20_000
+_QUERY_BYTES = 48 * 1024  # the server refuses a value of more than 128 KiB, and escapes may double it
 Verdicts = dict[tuple[QName, str, str], tuple[str, ...]]
 _known: Verdicts = {}
 
@@ -26,9 +28,16 @@ def text_digest(view: LiveView) -> str:
 
 
 def find_changed(
-    server: Server, catalog: Catalog, views: Sequence[LiveView], known: Verdicts | None = None
+    server: Server,
+    catalog: Catalog,
+    views: Sequence[LiveView],
+    known: Verdicts | None = None,
+    *,
+    one_query: bool = False,
 ) -> dict[QName, tuple[str, ...]]:
-    """Views that differ, with what does; one query for all texts that were not seen before, none if all were."""
+    """Views that differ, with what does. Texts that were seen before cost nothing; all others are compared now, or (with `one_query`) as many
+    of them as one query can ask for, and the rest by the next calls.
+    """
     cache = _known if known is None else known
     keys = {
         view.name: (view.name, catalog.objects[view.name].digest, text_digest(view))
@@ -36,11 +45,19 @@ def find_changed(
         if view.name in catalog.objects
     }
     fresh = [view for view in views if view.name in keys and keys[view.name] not in cache]
+    if one_query:
+        fresh = _few(catalog, fresh)
     if fresh:
         if len(cache) > _CACHE_SIZE:
             cache.clear()
         _compare(server, catalog, fresh, keys, cache)
     return {name: cache[key] for name, key in keys.items() if cache.get(key)}
+
+
+def _few(catalog: Catalog, views: Sequence[LiveView]) -> list[LiveView]:
+    """The first views, as far as their declared texts fit into one query; one at least."""
+    sizes = accumulate(len(catalog.objects[view.name].sql.encode("utf-8", "surrogatepass")) for view in views)
+    return [view for at, (view, size) in enumerate(zip(views, sizes, strict=True)) if size <= _QUERY_BYTES or at == 0]
 
 
 def _compare(

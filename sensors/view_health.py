@@ -66,7 +66,7 @@ def build_view_health_sensor(pipeline: Pipeline, *, running: bool, now: Clock = 
         watched = graph()
         health = fetch_health(server, watched.databases, int(moment * 1000) - LOOK_BACK_MS)
         looked_at = [health.views[view.name] for view in watched.views if view.name in health.views]
-        changed = find_changed(server, pipeline.catalog, looked_at)
+        changed = find_changed(server, pipeline.catalog, looked_at, one_query=True)
         there = len(looked_at) == len(watched.views) and watched.targets.keys() <= health.tables
         digests = {name: made.digest for name, made in pipeline.catalog.objects.items() if made.sql}
         return Seen(health, changed, frozenset() if there and not changed else fetch_pending(server, digests))
