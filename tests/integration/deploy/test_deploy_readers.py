@@ -30,17 +30,17 @@ def test_serving_views_follow(stage: Stage, name: str) -> None:
         stage.apply(stage.plan())
     stage.check()
     now = router(stage)
-    for target in ("daily", "large"):
+    asked = {
+        "daily": "SELECT day, country, sum(events), sum(amount) FROM {} GROUP BY ALL ORDER BY ALL",
+        "large": "SELECT id, ts, amount FROM {} ORDER BY ALL",
+    }
+    for target, sql in asked.items():
         view = now.view_of(QName(stage.database, target))
-        columns = [str(one) for (one,) in stage.server.rows(
-            "SELECT name FROM system.columns WHERE database = {d:String} AND table = {t:String} ORDER BY name", {"d": stage.database, "t": target}
-        )]  # fmt: skip
-        listed = ", ".join(columns)
-        served = stage.server.rows(f"SELECT {listed} FROM {view.sql} ORDER BY ALL")
-        final = " FINAL" if target == "daily" else ""
-        assert served == stage.server.rows(f"SELECT {listed} FROM {stage.database}.{target}{final} ORDER BY ALL"), (
+        assert stage.server.rows(sql.format(view.sql)) == stage.server.rows(sql.format(f"{stage.database}.{target}")), (
             target
         )
+    if name == "column_through_the_chain":
+        assert stage.server.rows(f"SELECT sum(web) FROM {now.view_of(QName(stage.database, 'daily')).sql}")[0][0] > 0
 
 
 def test_a_target_whose_readers_are_on_the_snapshot_waits(stage: Stage) -> None:
