@@ -22,6 +22,7 @@ from chmv_assets.core.names import QName
 from chmv_assets.core.rebuild_plan import Step
 from resources.deploy.compat import check_views, drop_trials
 from resources.deploy.cutover import CUTOVER, cut_over
+from resources.deploy.readers import refresh_copies, require_primary
 from resources.deploy.store import DeployStore
 from resources.executor import Executor
 from resources.introspect import fetch_existing
@@ -115,6 +116,7 @@ class Applier:
             require_permitted(plan, allowed)
             self._require_unmoved(plan)
             catalog = self.build_catalog(plan)
+            require_primary(self.journal, plan)
             check_views(self.executor, catalog, plan, self.executor.log)
             record = self.store.begin(secrets.token_hex(4), plan)
             applied = self._carry_out(record, plan, catalog)
@@ -204,6 +206,7 @@ class Applier:
                 self.on_progress(Progress(done=at, of=of, title=unit.title, step=str(step)))
 
             self._gate_seconds += cut_over(bench, self.journal, unit.cutover, deploy_id, on_step)
+            refresh_copies(self.executor, self.journal, catalog, unit.cutover)
 
     def _bench(self, catalog: Catalog, plan: Plan) -> Rebuilder:
         """A workbench over what is declared; the plan itself permits to replace all of a target."""

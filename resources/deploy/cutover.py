@@ -26,9 +26,9 @@ from chmv_assets.core.rebuild_plan import Layer, Step, StepKind
 from chmv_assets.core.render_create import statement_of
 from chmv_assets.core.whole import Part
 from resources.deploy.verify import verify_scratch
-from resources.introspect import fetch_existing
 from resources.journal import Journal
 from resources.rebuild.gated_run import GatedRun, OnStep, Prepared
+from resources.rebuild.guards import unguard
 from resources.rebuild.leases import hold_target
 from resources.rebuild.parts import fetch_source_parts, wait_for_merges
 from resources.rebuild.recovery import recover_targets
@@ -105,7 +105,7 @@ class CutoverRun(GatedRun):
     deploy_id: str = field(kw_only=True)
     subject: QName = field(kw_only=True)
     _frozen: dict[QName, list[Part]] = field(default_factory=dict)  # source → parts that are computed before the gate
-    _swapped: list[Object] = field(default_factory=list)
+    _swapped: list[tuple[Object, str]] = field(default_factory=list)  # begun; with the identity of the table before
     _switched: list[Switch] = field(default_factory=list)
 
     def work(self) -> dict[StepKind, Callable[[QName], None]]:
@@ -168,26 +168,37 @@ class CutoverRun(GatedRun):
         self.check_leases()
         made = self.run.targets[target]
         if target in self.cutover.storage:
-            self._exchange(target)
+            unguard(self.bench, target)
+            self._exchange(made)
         else:
             self._keep(target)
+            self._swapped.append((made, ""))
             self.bench.swap(made, None, [self._scratch_of(target)], lambda: self._check_time(target, begun=True))
-        self._swapped.append(made)
         self._published.append(target)
 
     def _kept(self, target: QName) -> QName:
         return kept_name(self.deploy_id, target)
 
-    def _exchange(self, target: QName) -> None:
-        """The new table takes the name; the old one is kept aside."""
+    def _exchange(self, made: Object) -> None:
+        """The new table takes the name in one statement; the old one is kept aside."""
+        target = made.name
         scratch, kept = self._scratch_of(target), self._kept(target)
-        executor = self.bench.executor
+        executor, before = self.bench.executor, self._uuid(target)
         executor.drop_table(kept)  # of a try before
-        if target in fetch_existing(executor.server, [target]):
-            executor.run_ddl(f"exchange {target}", f"EXCHANGE TABLES {target.sql} AND {scratch.sql}")
+        self._swapped.append((made, before))
+        if before:
             executor.run_ddl(f"keep {target}", f"RENAME TABLE {scratch.sql} TO {kept.sql}")
+            executor.run_ddl(f"exchange {target}", f"EXCHANGE TABLES {target.sql} AND {kept.sql}")
         else:
             executor.run_ddl(f"publish {target}", f"RENAME TABLE {scratch.sql} TO {target.sql}")
+
+    def _uuid(self, table: QName) -> str:
+        """Which table has a name; nothing if none has."""
+        rows = self.bench.executor.server.rows(
+            "SELECT toString(uuid) FROM system.tables WHERE database = {d:String} AND name = {t:String}",
+            {"d": table.database, "t": table.table},
+        )
+        return str(rows[0][0]) if rows else ""
 
     def _keep(self, target: QName) -> None:
         """Link what a target holds now into a table of its own."""
@@ -239,20 +250,23 @@ class CutoverRun(GatedRun):
         try:
             for switch in reversed(self._switched):
                 executor.run_ddl(f"drop {switch.view}", f"DROP TABLE IF EXISTS {switch.view.sql} SYNC")
-            for target in reversed(self._swapped):
-                self._restore(target)
+            for target, before in reversed(self._swapped):
+                self._restore(target, before)
             for switch in self._switched:
                 if switch.before:
                     executor.run_ddl(f"restore {switch.view}", create_if_missing(switch.before), switch.session)
         except ChmvError as error:
             executor.log(f"{self.cutover.title}: could not be taken back: {error} Run `chmv apply --resume`.")
 
-    def _restore(self, target: Object) -> None:
+    def _restore(self, target: Object, before: str) -> None:
+        """As it was, wherever the swap stopped: by the identity of the table, or partition by partition from what is kept."""
         kept, executor = self._kept(target.name), self.bench.executor
-        if target.name in self.cutover.storage:
-            if kept in fetch_existing(executor.server, [kept]):
-                executor.run_ddl(f"exchange {target.name} back", f"EXCHANGE TABLES {target.name.sql} AND {kept.sql}")
-            else:
-                executor.drop_table(target.name)
+        if target.name not in self.cutover.storage:
+            self.bench.swap(target, None, [kept])
             return
-        self.bench.swap(target, None, [kept])
+        if self._uuid(target.name) == before:
+            return
+        if before:
+            executor.run_ddl(f"exchange {target.name} back", f"EXCHANGE TABLES {target.name.sql} AND {kept.sql}")
+        else:
+            executor.drop_table(target.name)

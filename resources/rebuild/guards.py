@@ -35,6 +35,16 @@ def loosen(bench: Workbench, target: QName, replaced: Sequence[str], dropped: Se
         bench.lost_before.setdefault(target, set()).update(lost)
 
 
+def unguard(bench: Workbench, target: QName) -> None:
+    """Let readers have all of a target as it is: before another table takes its name, whose parts the guards do not know."""
+    rows = bench.executor.server.rows_if_there(
+        f"SELECT partition_id FROM {GUARDS.sql} FINAL WHERE target = {{target:String}} AND max_block >= 0",
+        {"target": str(target)},
+    )
+    ids = [str(one) for (one,) in rows]
+    _write(bench, target, ids, ids, "")
+
+
 def release(bench: Workbench) -> None:
     """After a publication: readers get the primary's partitions back that were lost and are there now."""
     if not bench.lost_before:
