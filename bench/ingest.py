@@ -30,6 +30,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # so that `python bench/ingest.py` works as well
 
+from bench.record import Record, json_option
 from chmv_assets.core.names import QName
 from chmv_assets.core.settings import Landing
 from chmv_assets.demo import apply_ddl
@@ -132,8 +133,10 @@ def exactly_once(bench: Bench, spark: SparkSession) -> None:
 @click.option("--rows", default=5_000_000, show_default=True, help="Events in the files.")
 @click.option("--rounds", default=3, show_default=True, help="Turns of each side; the median counts.")
 @click.option("--skip-naive", is_flag=True, help="Leave the slow side (b) out, while profiling.")
-def main(rows: int, rounds: int, skip_naive: bool) -> None:
+@json_option
+def main(rows: int, rounds: int, skip_naive: bool, json_file: Path | None) -> None:
     """Measure and print ratios."""
+    record = Record("ingest", "Landing files become rows")
     with tempfile.TemporaryDirectory(prefix="chmv-bench-", dir=_fast_folder()) as folder:
         root = Path(folder)
         (root / "landing").mkdir()
@@ -149,7 +152,11 @@ def main(rows: int, rounds: int, skip_naive: bool) -> None:
                 }
                 if skip_naive:
                     del sides["foreachPartition"]
-                report(bench, *measure(bench, sides, rounds))
+                seconds, counts = measure(bench, sides, rounds)
+                report(bench, seconds, record)
+                record.machine["versions"]["clickhouse"] = info.version
+                record.write(json_file)
+                tell_whether_right(bench, counts["chmv"])
         finally:
             stop_engine(info.data_dir)
 
@@ -175,8 +182,8 @@ def measure(
     return seconds, counts
 
 
-def report(bench: Bench, seconds: dict[str, list[float]], counts: dict[str, set[tuple[int, ...]]]) -> None:
-    """Print the table; exit 1 if chmv's rows are not right."""
+def report(bench: Bench, seconds: dict[str, list[float]], record: Record) -> None:
+    """Print the table and keep it."""
     table = Table(title=f"{bench.rows:,} events, {len(bench.tables) - 1} targets behind them")
     for heading in ("side", "seconds", "rows/s", "chmv ÷ side", "wanted"):
         table.add_column(heading, justify="left" if heading == "side" else "right")
@@ -185,13 +192,22 @@ def report(bench: Bench, seconds: dict[str, list[float]], counts: dict[str, set[
         mine = median(turns)
         bound = f"≥ {BOUNDS[name]}" if name in BOUNDS else ""
         table.add_row(name, f"{mine:.2f}", f"{bench.rows / mine:,.0f}", f"{mine / ours:.2f}", bound)
+        if name != "chmv":
+            record.ratio(f"rows per second, chmv ÷ {name}", mine / ours, bound)
+    rows = [(name, f"{median(turns):.2f}", f"{bench.rows / median(turns):,.0f}") for name, turns in seconds.items()]
+    record.table(f"{bench.rows:,} events, {len(bench.tables) - 1} targets behind them", ("side", "s", "rows/s"), rows)
+    record.raw["seconds"] = seconds
     console = Console()
     console.print(table)
     console.print(
         f"turns in seconds: { {name: [round(turn, 2) for turn in turns] for name, turns in seconds.items()} }"
     )
-    if counts["chmv"] != {(bench.rows,) * 3}:
-        console.print(f"chmv's rows are wrong: {counts['chmv']} but wanted {bench.rows} in each", style="red")
+
+
+def tell_whether_right(bench: Bench, ours: set[tuple[int, ...]]) -> None:
+    """Exit 1 if chmv's rows are not right."""
+    if ours != {(bench.rows,) * 3}:
+        Console().print(f"chmv's rows are wrong: {ours} but wanted {bench.rows} in each", style="red")
         sys.exit(1)
 
 

@@ -29,6 +29,7 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).parents[1]))  # so that `python bench/load_location.py` works as well
 
 from bench.generate_ddl import write_folder
+from bench.record import Record, json_option
 from bench.static_location import write_package
 from chmv_assets.assets import Built, build_assets
 from chmv_assets.pipeline import Pipeline, load_pipeline
@@ -180,12 +181,31 @@ def render_summary(all_measured: list[Measured]) -> list[str]:
 @click.option(
     "--repeat", type=click.IntRange(min=1), default=3, show_default=True, help="Counted repetitions per side."
 )
-def main(sizes: tuple[int, ...], repeat: int) -> None:
+@json_option
+def main(sizes: tuple[int, ...], repeat: int, json_file: Path | None) -> None:
+    record = Record("load_location", "Dagster loads the location and starts a run")
     console = Console(width=max(100, Console().width))
     all_measured = [measure(size, repeat, console) for size in sizes]
     console.print(render(all_measured))
     for line in render_summary(all_measured):
         console.print(line, soft_wrap=True)
+    keep(all_measured, record)
+    record.write(json_file)
+
+
+def keep(all_measured: list[Measured], record: Record) -> None:
+    """The ratios and medians of all sizes."""
+    rows = []
+    for measured in all_measured:
+        for process, sides in (("load", measured.load), ("run start", measured.run)):
+            for side, timed in sides.items():
+                rows.append((measured.objects, process, side, f"{timed.wall:.2f}", f"{timed.part('cpu'):.2f}"))
+                if side != "chmv":
+                    ratio = sides["chmv"].wall / timed.wall
+                    wanted = f"≤ {BOUND:g}" if side == "static" and measured.objects == 2000 else ""
+                    record.ratio(f"{process}, {measured.objects} objects: chmv ÷ {side} assets", ratio, wanted)
+    record.table("wall seconds of a fresh process, median", ("objects", "process", "side", "wall s", "cpu s"), rows)
+    record.notes += render_summary(all_measured)
 
 
 if __name__ == "__main__":

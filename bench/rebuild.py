@@ -38,6 +38,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # so that `python bench/rebuild.py` works as well
 
+from bench.record import Record, json_option
 from chmv_assets.core.catalog import Catalog, SourceFile, build_catalog
 from chmv_assets.core.errors import ServerError
 from chmv_assets.core.gate import REFUSED_CODES
@@ -349,7 +350,9 @@ def measure_whole(bench: Bench, measured: Measured) -> None:
 @click.option("--windows", type=click.IntRange(min=1), default=90, show_default=True, help="Days of the range.")
 @click.option("--window-rows", default=100_000, show_default=True, help="Rows of each of them.")
 @click.option("--quick", is_flag=True, help="Small and once.")
-def main(rows: int, rounds: int, windows: int, window_rows: int, quick: bool) -> None:
+@json_option
+def main(rows: int, rounds: int, windows: int, window_rows: int, quick: bool, json_file: Path | None) -> None:
+    record = Record("rebuild", "An exact rebuild against the bare INSERT SELECT", quick)
     if quick:
         rows, rounds, windows, window_rows = 200_000, 1, 6, 10_000
     days = [RANGE_START + timedelta(days=at) for at in range(windows)]
@@ -369,6 +372,10 @@ def main(rows: int, rounds: int, windows: int, window_rows: int, quick: bool) ->
                 timed = measure_range(bench, measured, days, folder)
                 measure_whole(bench, measured)
                 report(bench, measured, windows, timed)
+                keep(bench, measured, windows, record)
+                record.machine["versions"]["clickhouse"] = info.version
+                record.write(json_file)
+                tell_whether_exact(bench)
         finally:
             stop_engine(info.data_dir)
 
@@ -393,7 +400,7 @@ def _fast_folder() -> str | None:
 
 
 def report(bench: Bench, measured: Measured, windows: int, timed: int) -> None:
-    """Print the tables; exit 1 if a target is not what its query gives."""
+    """Print the tables."""
     console = Console(width=max(110, Console().width))
     load = " ".join(f"{value:.1f}" for value in os.getloadavg())
     table = Table(title=f"{bench.rows:,} rows in a day, seconds (median)", caption=f"load average {load}")
@@ -428,9 +435,34 @@ def report(bench: Bench, measured: Measured, windows: int, timed: int) -> None:
         f"one bare insert of everything {at_once:.1f} s, ratio {whole / at_once:.2f}",
         soft_wrap=True,
     )
+
+
+def keep(bench: Bench, measured: Measured, windows: int, record: Record) -> None:
+    """The same as a record."""
+    rows = []
+    for view, (ours, bare) in itertools.product(
+        (LIGHT, STATES), (("gated, hot", "bare, hot"), ("closed, cold", "bare, cold"))
+    ):
+        ours, bare = f"{ours}, {view.target.table}", f"{bare}, {view.target.table}"
+        record.ratio(f"{ours} ÷ bare INSERT SELECT", measured.ratio(ours, bare), f"≤ {BOUND}")
+        rows.append((ours, f"{median(measured.turns[ours]):.2f}", f"{median(measured.turns[bare]):.2f}"))
+    one, each = measured.turns["range, one process"][0], median(measured.turns["window, own process"])
+    record.ratio(f"{windows} windows: a process each ÷ one process", each * windows / one)
+    whole, at_once = measured.turns["whole target"][0], measured.turns["whole target, bare"][0]
+    record.ratio(f"the whole target, {windows + 3} windows ÷ one bare insert", whole / at_once)
+    record.table(f"{bench.rows:,} rows in a day, median", ("rebuild", "s", "bare s"), rows)
+    idle = _figures(bench.latencies["idle"])
+    for phase in ("bare insert", "gated rebuild"):
+        for name, mine, rest in zip(("p50", "p99"), _figures(bench.latencies[phase]), idle, strict=False):
+            record.ratio(f"writers' insert during a {phase} ÷ idle, {name}", mine / rest)
+    record.raw |= {"turns": dict(measured.turns), "gates": measured.gates}
+
+
+def tell_whether_exact(bench: Bench) -> None:
+    """Exit 1 if a target is not what its query gives."""
     wrong = bench.differences()
     if wrong:
-        console.print(f"bank: {wrong} groups differ from the view's query but wanted none", style="red")
+        Console().print(f"bank: {wrong} groups differ from the view's query but wanted none", style="red")
         sys.exit(1)
 
 

@@ -24,8 +24,6 @@ import itertools
 import json
 import multiprocessing
 import os
-import shutil
-import subprocess
 import sys
 import tempfile
 import threading
@@ -44,13 +42,13 @@ from rich.table import Table
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # so that `python bench/schema_change.py` works as well
 
+from bench.environments import DBT, clean_environment, install, run
+from bench.record import Record, json_option
 from chmv_assets.core.errors import ServerError
 from chmv_assets.core.gate import REFUSED_CODES
 from resources.clickhouse import Endpoint, Server, endpoint_of
 from resources.engine import EngineInfo, EngineOptions, start_engine, stop_engine
-from resources.toolchain import cache_dir
 
-DBT = ("dbt-core==1.11.16", "dbt-clickhouse==1.10.3")
 FIRST_DAY, DAYS, KEYS = "2026-11-11", 5, 5_000  # keys of the history in each day
 HOT = "2026-11-15 12:00:00"  # writers write into the last day
 WRITERS, WRITER_ROWS, PAUSE_SECONDS, POLL_SECONDS = 3, 20, 0.02, 0.01
@@ -132,14 +130,6 @@ class Side:
     change: Callable[[], None]
 
 
-def run(command: list[str], environment: dict[str, str], folder: Path, wanted: tuple[int, ...] = (0,)) -> str:
-    """A process to its end; what it said if it failed."""
-    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True)
-    if done.returncode not in wanted:
-        raise click.ClickException(f"{' '.join(command)}: exit code {done.returncode}.\n{done.stdout}{done.stderr}")
-    return done.stdout
-
-
 def chmv_side(server: Server, endpoint: Endpoint, folder: Path) -> Side:
     """`chmv plan` and `chmv apply`."""
     database, ddl, plan = "by_chmv", folder / "ddl", folder / "plan.json"
@@ -181,8 +171,7 @@ def dbt_side(server: Server, info: EngineInfo, folder: Path, dbt: Path, explicit
     (models / "sources.yml").write_text(
         f"sources:\n  - name: raw\n    schema: {database}\n    tables:\n      - name: payments\n", encoding="utf-8"
     )
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    environment |= {"DBT_SEND_ANONYMOUS_USAGE_STATS": "false", "DO_NOT_TRACK": "1"}
+    environment = clean_environment()
 
     def write(weighed: str) -> None:
         sql = query(weighed, "{{ source('raw', 'payments') }}")
@@ -213,31 +202,6 @@ def dbt_side(server: Server, info: EngineInfo, folder: Path, dbt: Path, explicit
     server.command(f"CREATE DATABASE {database}")
     name = "dbt, explicit target" if explicit else "dbt, implicit target"
     return Side(name, database, create, change)
-
-
-def install_dbt() -> Path:
-    """dbt in an environment of its own, kept for the next time."""
-    home = cache_dir() / "bench" / "-".join(one.replace("==", "-") for one in DBT)
-    program = home / "bin" / "dbt"
-    if (home / ".ready").exists() and program.exists():
-        return program
-    click.echo(f"Installing {' and '.join(DBT)} into {home} (once) ...")
-    shutil.rmtree(home, ignore_errors=True)
-    try:
-        for command in (
-            [sys.executable, "-m", "venv", str(home)],
-            [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *DBT],
-        ):
-            subprocess.run(command, check=True, capture_output=True, text=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        said = str(getattr(error, "stderr", "") or error).strip().splitlines() or [""]
-        why = next((line for line in reversed(said) if line.lower().startswith("error")), said[-1])
-        shutil.rmtree(home, ignore_errors=True)
-        raise click.ClickException(
-            f"{', '.join(DBT)}: found no way to install it but wanted it to compare with. {why}"
-        ) from error
-    (home / ".ready").touch()
-    return program
 
 
 # --- writers and the reader ------------------------------------------------------------------------------------------
@@ -377,9 +341,19 @@ def compare(server: Server, database: str, rows: int, outcome: Outcome) -> None:
 @click.command(help=(__doc__ or "").partition("\n")[0])
 @click.option("--rows", type=click.IntRange(min=1000), default=2_000_000, show_default=True, help="Rows of history.")
 @click.option("--quick", is_flag=True, help="Smaller.")
-def main(rows: int, quick: bool) -> None:
+@json_option
+def main(rows: int, quick: bool, json_file: Path | None) -> None:
     rows, idle_seconds = (100_000, 0.5) if quick else (rows, 2.0)
-    dbt = install_dbt()
+    record = Record("schema_change", "A changed aggregate under live writers", quick)
+    outcomes, version = measure_all(rows, idle_seconds)
+    report(outcomes, rows, version, record)
+    record.write(json_file)
+    tell_whether_exact(outcomes["chmv"])
+
+
+def measure_all(rows: int, idle_seconds: float) -> tuple[dict[str, Outcome], str]:
+    """All sides on one engine, and its version."""
+    dbt = install(DBT, "dbt")
     outcomes: dict[str, Outcome] = {}
     with tempfile.TemporaryDirectory(
         prefix="chmv-bench-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None
@@ -400,11 +374,11 @@ def main(rows: int, quick: bool) -> None:
                     outcomes[side.name] = measure(server, endpoint, side, rows, idle_seconds)
         finally:
             stop_engine(info.data_dir)
-    report(outcomes, rows, info.version)
+    return outcomes, info.version
 
 
-def report(outcomes: dict[str, Outcome], rows: int, version: str) -> None:
-    """Print the table; exit 1 if chmv's side is not exact."""
+def report(outcomes: dict[str, Outcome], rows: int, version: str, record: Record) -> None:
+    """Print the table and keep it."""
     console = Console(width=max(110, Console().width))
     load = " ".join(f"{value:.1f}" for value in os.getloadavg())
     table = Table(
@@ -436,15 +410,24 @@ def report(outcomes: dict[str, Outcome], rows: int, version: str) -> None:
         "load average before": lambda one: f"{one.load:.1f}",
         "rows sent meanwhile": lambda one: f"{one.sent:,}",
     }
-    for name, figure in figures.items():
-        table.add_row(name, *(figure(one) for one in outcomes.values()))
+    cells = [(name, *(figure(one) for one in outcomes.values())) for name, figure in figures.items()]
+    for row in cells:
+        table.add_row(*row)
     console.print(table)
+    for side, outcome in outcomes.items():
+        if side != "chmv":
+            record.ratio(f"seconds of the change, {side} ÷ chmv", outcome.seconds / outcomes["chmv"].seconds)
+    record.table(f"{OLD} becomes {NEW} under {WRITERS} writers, {rows:,} rows of history", ("", *outcomes), cells)
+    record.machine["versions"] |= {"clickhouse": version} | dict(one.split("==") for one in DBT)
     for side, outcome in outcomes.items():
         for error in sorted(set(outcome.errors))[:3]:
             console.print(f"{side}: {error}", style="yellow", markup=False)
-    ours = next(one for side, one in outcomes.items() if side == "chmv")
+
+
+def tell_whether_exact(ours: Outcome) -> None:
+    """Exit 1 if chmv's side is not exact."""
     if not ours.exact:
-        console.print(
+        Console().print(
             f"chmv: {ours.lost} rows lost, {ours.doubled} doubled, {ours.wrong_keys} keys and {ours.missing_in_source} rows of the source differ, "
             f"{len(ours.errors)} errors, but wanted none",
             style="red",

@@ -36,6 +36,7 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).parents[1]))  # so that `python bench/sensors.py` works as well
 
 import sensors
+from bench.record import Record, json_option
 from chmv_assets.core.serving_journal import GUARDS
 from chmv_assets.pipeline import Pipeline, load_pipeline
 from resources.clickhouse import Endpoint, Server, endpoint_of
@@ -199,8 +200,12 @@ def tick(measured: Measured, instance: dg.DagsterInstance, resources: Mapping[st
     help="Seconds for which a part counts as new.",
 )
 @click.option("--quick", is_flag=True, help="40 tables, 10 partitions, 3 rounds.")
-def main(tables: int, partitions: int, rounds: int, rest: float, late_overlap: float, quick: bool) -> None:
+@json_option
+def main(
+    tables: int, partitions: int, rounds: int, rest: float, late_overlap: float, quick: bool, json_file: Path | None
+) -> None:
     """Measure every sensor's tick against the bare query."""
+    record = Record("sensors", "A tick of each sensor against the bare query over system.parts", quick)
     logging.disable(logging.INFO)
     if quick:
         tables, partitions, rounds, rest = 40, 10, 3, 1.0
@@ -219,6 +224,9 @@ def main(tables: int, partitions: int, rounds: int, rest: float, late_overlap: f
                 parts = int(server.rows("SELECT count() FROM system.parts WHERE active AND database = 'wide'")[0][0])
                 bare, measured = measure(server, pipeline, rounds)
             report(measured, bare, tables, parts)
+            keep(measured, bare, f"{tables:,} tables, {parts:,} parts", record)
+            record.machine["versions"]["clickhouse"] = info.version
+            record.write(json_file)
         finally:
             stop_engine(info.data_dir)
 
@@ -263,6 +271,18 @@ def report(measured: list[Measured], bare: dict[str, list[float]], tables: int, 
             f"{mine / counted:.2f}", one.said[:120],
         )  # fmt: skip
     console.print(table)
+
+
+def keep(measured: list[Measured], bare: dict[str, list[float]], size: str, record: Record) -> None:
+    """The same as a record."""
+    fetched = median(bare["fetched"][1:])
+    rows = []
+    for one in sorted(measured, key=lambda one: -median(one.seconds[1:])):
+        mine = median(one.seconds[1:])
+        if one.takes:
+            record.ratio(f"tick of {one.sensor.name} ÷ bare query", mine / fetched, f"≤ {BOUND:g}")
+        rows.append((one.sensor.name, max(one.queries) if one.takes else "none", f"{1000 * mine:.0f}"))
+    record.table(f"{size}; bare query {1000 * fetched:.0f} ms", ("sensor", "queries", "tick ms"), rows)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,16 @@ from chmv_assets.core.names import QName
 from chmv_assets.ddl_judgement import EQUAL, Judgement, ddl_judgement
 from chmv_assets.drift import declared_names
 from chmv_assets.failures import told_to_dagster
+from chmv_assets.fitness_check import (
+    FIT,
+    FIT_DESCRIPTION,
+    LIMITS_DESCRIPTION,
+    LIMITS_FIT,
+    judge_limits,
+    judge_server,
+    limited_targets,
+    triggering_sources,
+)
 from chmv_assets.pipeline import Pipeline
 from chmv_assets.reconcile_check import DESCRIPTION, MATCHES, judge_target
 from chmv_assets.steps import build_op
@@ -53,7 +63,12 @@ def build_asset_checks(pipeline: Pipeline, translator: AssetTranslator | None = 
     with collector_paused():
         cheap = [
             _build_step(check, step, pipeline, some, translator)
-            for check, names in ((_HOOKED, views), (_EQUAL, declared))
+            for check, names in (
+                (_HOOKED, views),
+                (_EQUAL, declared),
+                (_FIT, triggering_sources(pipeline)),
+                (_LIMITS_FIT, limited_targets(pipeline)),
+            )
             for step, some in _steps(check.name, names)
         ]
         return cheap + [
@@ -174,3 +189,5 @@ _HOOKED = _Check(
     judge=_judge_hooks,
 )
 _EQUAL = _Check(name=EQUAL, description="What runs on the server is what the DDL folder declares.", judge=_judge_ddl)
+_FIT = _Check(name=FIT, description=FIT_DESCRIPTION, judge=judge_server)
+_LIMITS_FIT = _Check(name=LIMITS_FIT, description=LIMITS_DESCRIPTION, judge=judge_limits)

@@ -60,6 +60,7 @@ def build_props(pipeline: Pipeline, start: date) -> Iterator[NodeProps]:
             facts=catalog.facts.get(name),
             written=_written(pipeline, catalog.objects[name]),
             writers=_writers(pipeline, name),
+            refreshed=any(view.kind == "refreshable_view" for view in catalog.views_into(name)),
             ddl_dir=pipeline.ddl_dir,
         )
 

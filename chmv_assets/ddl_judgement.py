@@ -29,10 +29,16 @@ def ddl_judgement(verdict: Comparison) -> Judgement:
         dg.TableRecord({"property": d.what, "declared": d.declared[:500], "live": d.live[:500]})
         for d in verdict.differences
     ]
+    tuned = "; ".join(f"{d.what} = {d.live} (declared {d.declared or 'nothing'})" for d in verdict.tuned)
     unsure = verdict.state == "cannot tell"
     return Judgement(
         passed=verdict.state == "equal",
-        description="; ".join(str(d)[:300] for d in verdict.differences) or verdict.state,
-        metadata={"state": verdict.state, **({"differences": dg.MetadataValue.table(rows)} if rows else {})},
+        description="; ".join(str(d)[:300] for d in verdict.differences)
+        or (f"tuned by chmv: {tuned}" if tuned else verdict.state),
+        metadata={
+            "state": verdict.state,
+            **({"chmv/tuned": tuned} if tuned else {}),
+            **({"differences": dg.MetadataValue.table(rows)} if rows else {}),
+        },
         severity=dg.AssetCheckSeverity.WARN if unsure else dg.AssetCheckSeverity.ERROR,
     )

@@ -1,6 +1,6 @@
 """The code location: the only place where Definitions is put together. Lists, no logic.
 
-The environment is read here, once: CHMV_DDL_DIR (default: the demo), CHMV_START and CHMV_SENSORS. Loading parses nothing that
+The environment is read here, once: CHMV_DDL_DIR (default: the demo), CHMV_START, CHMV_SENSORS and CHMV_METRICS_PORT. Loading parses nothing that
 has been parsed before and asks no server, except once for the first partition when the settings declare no start.
 """
 
@@ -23,7 +23,9 @@ from chmv_assets.recovery_job import build_recovery_job
 from chmv_assets.second_opinion_check import build_spark_checks, spark_checks_on
 from chmv_assets.snapshot_job import build_snapshot_job, build_snapshot_schedule
 from chmv_assets.start import probe_server, resolve_start, start_from_environment, with_start
+from chmv_assets.tuner_job import build_tuner_job
 from resources.clickhouse_resource import ClickHouseResource
+from resources.metrics_endpoint import carry_metrics
 from resources.spark import SparkResource
 from sensors import build_sensors, sensors_on
 
@@ -42,6 +44,7 @@ def build_definitions(pipeline: Pipeline) -> dg.Definitions:
             build_recovery_job(pipeline, built.props),
             build_snapshot_job(pipeline),
             build_deploy_job(pipeline),
+            build_tuner_job(pipeline),
         ],
         schedules=[build_snapshot_schedule(pipeline, running=sensors_on(os.environ))],
         sensors=build_sensors(pipeline, running=sensors_on(os.environ)),
@@ -58,5 +61,7 @@ def load_declared() -> Pipeline:
 
 
 with collector_paused():
-    defs = build_definitions(load_declared())
+    declared = load_declared()
+    defs = build_definitions(declared)
 freeze_built()
+carry_metrics(declared.catalog, declared.settings, os.environ)

@@ -20,7 +20,7 @@ import dagster as dg
 from chmv_assets.core.errors import EngineError
 from chmv_assets.core.names import QName
 from chmv_assets.core.statements import SourceFile, split_statements
-from chmv_assets.jobs import INGEST_JOB, ingest_run_config
+from chmv_assets.jobs import INGEST_JOB, RECOVERY_JOB, ingest_run_config
 from chmv_assets.pipeline import DEMO_DDL, Pipeline, load_pipeline
 from chmv_assets.report import report_live_partitions
 from chmv_assets.start import with_start
@@ -145,12 +145,78 @@ def ingest_landing(instance: dg.DagsterInstance, window: DemoWindow, *, new_file
     return {name.replace("_", " "): rows for name, rows in total.items()}
 
 
+def repair_late(instance: dg.DagsterInstance, server: Server, window: DemoWindow) -> int:
+    """Rebuild the windows that late landing rows made stale, as `late_data_sensor` would ask for it; gives how many.
+
+    Without sensors nobody else would: targets of opaque views would be DEGRADED, and STALE once their SLA is over.
+    """
+    from chmv_assets.core.recovery import Ask
+    from chmv_assets.core.windows import Window
+    from chmv_assets.definitions import build_definitions
+    from resources.journal import open_journal
+    from sensors.asking import recovery_request
+    from sensors.late_data import NAME
+
+    pipeline = demo_pipeline(window)
+    journal = open_journal(server)
+    count = 0
+    for name in (name for layer in pipeline.catalog.layers() for name in layer if pipeline.catalog.views_into(name)):
+        stale = [mark for mark in journal.read_watermarks(target=name) if mark.status == "stale"]
+        windows = tuple(sorted({Window(mark.window_start, mark.window_end) for mark in stale}, reverse=True))
+        if not windows:  # or rebuilt with a target in front of it
+            continue
+        arrived = max(mark.last_arrival_ts or mark.window_end for mark in stale).isoformat()
+        ask = Ask(
+            kind="late", subject=name, damage="late rows", evidence=f"arrived until {arrived}", windows=windows,
+            detected_ms=int(datetime.now(timezone.utc).timestamp() * 1000), seen={"latest arrival": arrived},
+        )  # fmt: skip
+        request = recovery_request(ask, 0, NAME)
+        job = build_definitions(pipeline).resolve_job_def(RECOVERY_JOB)
+        done = job.execute_in_process(
+            instance=instance, run_config={**request.run_config, **_QUIET}, tags=request.tags, raise_on_error=False
+        )
+        if not done.success:
+            raise EngineError(
+                f"demo: {name} could not be rebuilt after late rows. The log of its run is in the Dagster UI. Run with --fresh to start over."
+            )
+        count += len(windows)
+    return count
+
+
 def tell_dagster(
     instance: dg.DagsterInstance, server: Server, window: DemoWindow, progress: Progress | None = None
 ) -> int:
     """Report the live partitions; gives how many were new."""
     pipeline = demo_pipeline(window)
     return report_live_partitions(instance, pipeline, server, window.start.date(), progress=progress)
+
+
+def graph_page(state: Path) -> Path:
+    """Where the page of the graph is written."""
+    return state / "graph.html"
+
+
+def write_graph(server: Server, state: Path) -> Path:
+    """Write the page of the graph, as everything stands now."""
+    from chmv_assets.core.picture.page import render_page
+    from resources.graph_status import read_graph_status
+
+    pipeline = load_pipeline(DEMO_DDL)
+    seen = read_graph_status(server, pipeline.catalog, pipeline.settings)
+    page = graph_page(state)
+    page.write_text(render_page(pipeline.catalog, pipeline.settings, seen, title="chmv demo"), encoding="utf-8")
+    return page
+
+
+def count_statuses(server: Server) -> Mapping[str, int]:
+    """How many targets are ACTIVE, DEGRADED and STALE, as `chmv status` says."""
+    from resources.journal import open_journal
+    from resources.serving import Router
+    from resources.status import read_status
+
+    pipeline = load_pipeline(DEMO_DDL)
+    router = Router(server, open_journal(server), pipeline.catalog, pipeline.settings.limits.snapshot_max_age)
+    return Counter(one.status for one in read_status(router, pipeline.settings))
 
 
 def demo_pipeline(window: DemoWindow) -> Pipeline:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
+from pathlib import Path
 
 from chmv_assets.core.catalog import Catalog, SourceFile, build_catalog
+from chmv_assets.core.cluster import find_unnamed, spread
 from chmv_assets.core.deploy.changes import Change, Plan, Untold
-from chmv_assets.core.deploy.codec import decode_plan
 from chmv_assets.core.deploy.deploy_journal import kept_name
 from chmv_assets.core.deploy.impact import Held
 from chmv_assets.core.deploy.planner import Sides, build_plan, declared_objects, fingerprint, scope_of
+from chmv_assets.core.deploy.sealing import is_sealed, reveal_plan, without_slots
 from chmv_assets.core.errors import DeployRefused
 from chmv_assets.core.gate import without_gates
 from chmv_assets.core.names import QName, quote_identifier
@@ -23,11 +25,14 @@ from resources.deploy import Applier, DeployStore, Progress
 from resources.executor import Executor
 from resources.introspect import LiveObject, fetch_objects
 from resources.journal import cluster_from_environment, open_journal
+from resources.topology import fetch_topology
 
 
 def make_plan(server: Server, pipeline: Pipeline) -> Plan:
     """What it takes to make the server what the folder declares."""
     pipeline.require_sound()
+    if why := find_unnamed(pipeline.catalog.objects.values(), cluster_from_environment()):
+        raise DeployRefused(why)
     owned = DeployStore(open_journal(server)).owned_before(declared_objects(pipeline.catalog))
     return _plan(server, pipeline.catalog, owned, read_sources(pipeline.ddl_dir), pipeline.settings.timezone)
 
@@ -39,6 +44,7 @@ def _plan(
     folder: Sequence[tuple[str, str]],
     zone: str,
     rolls_back: str = "",
+    doubtful: Sequence[QName] = (),
 ) -> Plan:
     scope = scope_of(declared, owned_before)
     databases = sorted({name.database for name in scope})
@@ -51,15 +57,24 @@ def _plan(
         databases=frozenset(str(name) for (name,) in server.rows("SELECT name FROM system.databases")),
     )  # fmt: skip
     made_at = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-    plan = build_plan(sides, made_at, folder, timezone=zone, rolls_back=rolls_back)
+    plan = build_plan(sides, made_at, folder, timezone=zone, rolls_back=rolls_back, doubtful=doubtful)
     return _tell_replicas(server, declared, names, plan)
 
 
 def _tell_replicas(server: Server, declared: Catalog, names: Sequence[QName], plan: Plan) -> Plan:
-    """On a cluster: what another replica has otherwise than this one is named; a plan speaks for the server that it was made on."""
+    """On a cluster: its statements are for every replica, and what another one has otherwise than this server is named."""
     cluster = cluster_from_environment()
     if not cluster:
         return plan
+    spreading = fetch_topology(server, cluster).self_spreading
+    changes = tuple(
+        replace(
+            one,
+            early=tuple(spread(sql, cluster, spreading, one.session) for sql in one.early),
+            late=tuple(spread(sql, cluster, spreading, one.session) for sql in one.late),
+        )
+        for one in plan.changes
+    )
     known = {change.name for change in plan.changes}
     untold = [
         Untold(
@@ -70,7 +85,7 @@ def _tell_replicas(server: Server, declared: Catalog, names: Sequence[QName], pl
         for name, verdict in verdicts.items()
         if verdict.state != "equal" and name not in known
     ]
-    return replace(plan, untold=(*plan.untold, *untold))
+    return replace(plan, changes=changes, untold=(*plan.untold, *untold))
 
 
 def _held(server: Server, objects: Sequence[LiveObject]) -> dict[QName, Held]:
@@ -96,30 +111,55 @@ def live_fingerprint(server: Server, plan: Plan) -> str:
     return fingerprint({name: texts.get(name, "") for name in plan.scope})
 
 
+def reveal(plan: Plan, ddl_dir: Path | None) -> Plan:
+    """A plan with its secrets, which stand in the folder alone; refused if the folder is not the one that the plan was made of."""
+    if not is_sealed(plan):
+        return plan
+    if ddl_dir is None:
+        raise DeployRefused(
+            f"plan {plan.plan_id}: found no DDL folder but wanted the one it was made of. Its statements need secrets, and a plan holds none. Point --ddl "
+            "(or CHMV_DDL_DIR) at the folder."
+        )
+    revealed = reveal_plan(plan, read_sources(ddl_dir))
+    declared = fingerprint({name: made.digest for name, made in declared_objects(catalog_of(revealed)).items()})
+    if declared != plan.declared:
+        raise DeployRefused(
+            f"plan {plan.plan_id}: found other secrets in {ddl_dir} but wanted those that it was made with. What was reviewed is not what would happen. "
+            "Plan again."
+        )
+    return revealed
+
+
 def open_applier(
-    server: Server, log: Callable[[str], None], on_progress: Callable[[Progress], None] = lambda _progress: None
+    server: Server,
+    log: Callable[[str], None],
+    on_progress: Callable[[Progress], None] = lambda _progress: None,
+    ddl_dir: Path | None = None,
 ) -> Applier:
-    """An applier on a server and its journal."""
+    """An applier on a server and its journal; `ddl_dir` is where secrets are read that a plan needs."""
     return Applier(
         Executor(server, log=log, cluster=cluster_from_environment()), open_journal(server), catalog_of,
-        lambda plan: live_fingerprint(server, plan), on_progress,
+        lambda plan: live_fingerprint(server, plan), on_progress, lambda plan: reveal(plan, ddl_dir),
     )  # fmt: skip
 
 
 def make_rollback(server: Server, deploy: str = "") -> Plan:
     """The plan that takes a deployment back: the texts of before are what is declared."""
     store = DeployStore(open_journal(server))
-    record = store.find(deploy) if deploy else next((one for one in store.read() if one.status != "rolled_back"), None)
+    record = store.find(deploy) if deploy else next(iter(store.read(1, statuses=("running", "done", "failed"))), None)
     if record is None:
         raise DeployRefused(
             "deployment: found none in the journal but wanted one to take back. `chmv deploys` lists them."
         )
-    plan = decode_plan(record.plan)
+    plan = without_slots(store.plan_of(record))
     folder = _folder_before(plan)
     files = [SourceFile(path=path, text=text) for path, text in folder]
     declared = build_catalog(files, default_database=plan.database).require_sound()
     gone = [change.name for change in plan.changes if not change.before]
-    back = _plan(server, declared, gone, folder, plan.timezone, rolls_back=record.deploy_id)
+    # Who died behind a gate may have published rows of the new queries while all texts are still those of before.
+    half_done = [name for cutover in plan.cutovers for name in cutover.targets] if record.status != "done" else []
+    doubtful = [name for name in half_done if name in declared.objects]
+    back = _plan(server, declared, gone, folder, plan.timezone, rolls_back=record.deploy_id, doubtful=doubtful)
     kept = {name for name, _, _, _ in store.kept()}
     return replace(back, changes=tuple(_from_kept(change, record.deploy_id, kept) for change in back.changes))
 
@@ -129,7 +169,8 @@ def _from_kept(change: Change, deploy_id: str, kept: Collection[QName]) -> Chang
     aside = kept_name(deploy_id, change.name)
     if change.action != "create" or aside not in kept:
         return change
-    return replace(change, why="it was put aside", early=(f"RENAME TABLE {aside.sql} TO {change.name.sql}",))
+    back = spread(f"RENAME TABLE {aside.sql} TO {change.name.sql}", cluster_from_environment())
+    return replace(change, why="it was put aside", early=(back,))
 
 
 def _folder_before(plan: Plan) -> tuple[tuple[str, str], ...]:

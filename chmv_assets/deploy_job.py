@@ -43,7 +43,9 @@ def build_deploy_job(pipeline: Pipeline, translator: AssetTranslator | None = No
         from chmv_assets.deploy import make_plan, open_applier
 
         with told_to_dagster(), clickhouse.connect(run_id=context.run.run_id) as server:
-            applier = open_applier(server, context.log.info, lambda progress: context.log.info(_line(progress)))
+            applier = open_applier(
+                server, context.log.info, lambda progress: context.log.info(_line(progress)), pipeline.ddl_dir
+            )
             if config.resume:
                 applied = applier.resume()
                 context.add_output_metadata({"deployment": applied.deploy_id, "gate_seconds": applied.gate_seconds})

@@ -1,7 +1,7 @@
 """Drift: what the folder declares against what is on the server, both ways. It reads and never repairs.
 
-Two queries, and those of the comparison only for texts that were not compared before: what was equal once is equal as long as neither
-side changes. Undeclared is what stands in a database that the folder declares objects in, and that nobody of ours has made.
+One query, another one if something differs, and those of the comparison only for texts that were not compared before: what was equal once is
+equal as long as neither side changes. Undeclared is what stands in a database that the folder declares objects in, and that nobody of ours has made.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from chmv_assets.core.names import QName, parse_qname
 from chmv_assets.core.rebuild_journal import REBUILDS
 from chmv_assets.core.recovery import RUNNING_SECONDS
 from chmv_assets.core.serving import SERVING_DATABASE, SNAPSHOT_DATABASE
+from chmv_assets.replica_drift import Folded, fold_replicas
 from resources.clickhouse import Server
 from resources.introspect import LiveObject, fetch_objects
+from resources.vocabulary import fetch_replica_objects
 
 _CACHE_SIZE = 20_000
 _SHARE_BYTES = 48 * 1024  # escapes may double it
@@ -48,6 +50,7 @@ class Drift:
     )  # a rebuild works on them: what they look like now does not count
     compared: int = 0  # how many were not known from before
     waiting: int = 0  # how many are not known yet: they are in no comparison, and held
+    silent: tuple[str, ...] = ()  # replicas of the cluster that did not answer
 
 
 def declared_names(catalog: Catalog) -> list[QName]:
@@ -55,8 +58,12 @@ def declared_names(catalog: Catalog) -> list[QName]:
     return [name for name, made in catalog.objects.items() if made.sql and made.kind != "inner_table"]
 
 
-def read_drift(server: Server, catalog: Catalog, known: Known | None = None, limit: int | None = None) -> Drift:
-    """Compare everything declared with the server; with a limit, so many at most and no more than one query can ask for: the next calls go on."""
+def read_drift(
+    server: Server, catalog: Catalog, known: Known | None = None, limit: int | None = None, cluster: str = ""
+) -> Drift:
+    """Compare everything declared with the server, and with every replica of its cluster; with a limit, so many at most and no more than one query
+    can ask for: the next calls go on.
+    """
     names = sorted(declared_names(catalog))
     databases = sorted({name.database for name in names})
     if not databases:
@@ -71,13 +78,43 @@ def read_drift(server: Server, catalog: Catalog, known: Known | None = None, lim
     if fresh:
         _compare(server, catalog, live, fresh, keys, cache)
     missing = Comparison("missing")
+    folded = Folded(
+        comparisons={name: cache[keys[name]] if name in keys else missing for name in names if name not in waiting}
+    )
+    if cluster:
+        folded = _fold(server, catalog, live, folded.comparisons, cluster, cache)
+    calm = all(verdict.state == "equal" for verdict in folded.comparisons.values())
     return Drift(
-        comparisons={name: cache[keys[name]] if name in keys else missing for name in names if name not in waiting},
+        comparisons=folded.comparisons,
+        silent=folded.silent,
         undeclared=find_undeclared(catalog, live),
-        held=_held(catalog, _fetch_rebuilding(server)) | waiting,
+        held=waiting if calm else _held(catalog, _fetch_rebuilding(server)) | waiting,
         compared=len(fresh),
         waiting=len(waiting),
     )
+
+
+def _fold(
+    server: Server,
+    catalog: Catalog,
+    live: Sequence[LiveObject],
+    comparisons: Mapping[QName, Comparison],
+    cluster: str,
+    cache: Known,
+) -> Folded:
+    """The same with what the other replicas say; one query, and those of the comparison for texts that only another replica has."""
+    triggers = {edge.source for edge in catalog.edges if edge.kind == "trigger" and edge.dest in comparisons}
+    wanted = {*comparisons, *triggers}
+
+    def judge(objects: Sequence[LiveObject], names: Sequence[QName]) -> Mapping[QName, Comparison]:
+        texts = _live_texts(objects)
+        keys = {name: _key(catalog, name, texts[name]) for name in names}
+        if fresh := [name for name in names if keys[name] not in cache]:
+            _compare(server, catalog, objects, fresh, keys, cache)
+        return {name: cache[keys[name]] for name in names}
+
+    here = _live_texts([one for one in live if one.name in wanted])
+    return fold_replicas(fetch_replica_objects(server, wanted, cluster), here, comparisons, _live_texts, judge)
 
 
 def find_undeclared(catalog: Catalog, live: Sequence[LiveObject]) -> tuple[Undeclared, ...]:

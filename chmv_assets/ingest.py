@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from chmv_assets.core.batches import BatchRecord
 from chmv_assets.core.chunks import is_direct
 from chmv_assets.core.diversions import holds_commits
-from chmv_assets.core.errors import IngestPaused, WriteRefused
+from chmv_assets.core.errors import IngestPaused, ServerError, WriteRefused
 from chmv_assets.core.landing import (
     Batch,
     IngestSummary,
@@ -59,6 +59,7 @@ from resources.journal.recovery import drop_leftovers
 from resources.landing import found_columns, list_files
 from resources.pressure import read_pressure
 from resources.rebuild.recovery import recover_rebuilds
+from resources.tuning_reads import fetch_ceiling
 
 PACE_LIMITS = PaceLimits(normal_rows=500_000, max_parallelism=8)
 _POLL_SECONDS = 5.0
@@ -103,7 +104,7 @@ class Ingester:
         probe_capability(self.journal.server, self.source.name).require()
         site = self._site(root)
         executor = Executor(self.journal.server, log=self.log, cluster=self.journal.cluster)
-        recover_rebuilds(executor, self.journal)  # a gate that nobody opens any more
+        self._clear_away(executor)
         drop_leftovers(self.journal, self.source.name)
         files = list_files(root, self.landing.format)
         columns, unreadable = self._columns_of(site, files)
@@ -130,6 +131,17 @@ class Ingester:
             seconds=self.clock() - started,
             held=tuple(self._held),
         )
+
+    def _clear_away(self, executor: Executor) -> None:
+        """Open a gate that nobody opens any more; an account that may only ingest leaves that to another, and waits."""
+        try:
+            recover_rebuilds(executor, self.journal)
+        except ServerError as error:
+            if not error.is_denied:
+                raise
+            self.log(
+                f"{self.source.name}: this account only ingests; what a dead rebuild has left is for the recovery account"
+            )
 
     def _site(self, root: str) -> LoadSite:
         policy = self.pipeline.settings.policy(self.source.name)
@@ -287,7 +299,10 @@ class Ingester:
         tables = reached_targets(self.pipeline.catalog, self.source.name)
         for _ in range(_POLLS):
             before = self._pace.level
-            self._pace = adapt_pace(self._pace, read_pressure(self.journal.server, tables), PACE_LIMITS)
+            ceiling = fetch_ceiling(self.journal.server, self.source.name, self.journal.cluster)
+            limits = PACE_LIMITS if ceiling is None else replace(PACE_LIMITS, max_parallelism=ceiling)
+            pressure = read_pressure(self.journal.server, tables)
+            self._pace = adapt_pace(self._pace, pressure, limits, self.pipeline.settings.limits)
             if self._pace.level != before:
                 self.log(f"{self.source.name}: server is {self._pace.level}: {self._pace.reason}")
             if self._pace.parallelism:

@@ -67,7 +67,7 @@ def build_ingest_job(
 
     @dg.job(
         name=INGEST_JOB,
-        description="Load all new landing files of one source, exactly once, and fill its partitions.",
+        description="Load all new landing files of one source, each row exactly once. landing_sensor asks for it; `chmv ingest` does the same.",
         executor_def=dg.in_process_executor,
     )
     def ingest_job() -> None:

@@ -14,7 +14,7 @@ import dagster as dg
 checks_job = dg.define_asset_job(
     "checks_job",
     selection=dg.AssetSelection.all_asset_checks(),
-    description="All checks: views are hooked, the live DDL is what is declared, the newest closed window of every target is right.",
+    description="All checks, launch it by hand or from a schedule: inserts fire the views, the live DDL is the declared one, the newest closed window of every target is right, the server is fit.",
 )
 
 INGEST_JOB = "ingest_job"
@@ -25,6 +25,15 @@ SOURCE_TAG = "chmv/source"
 def ingest_run_config(source: str) -> Mapping[str, Any]:
     """The run configuration of `ingest_job` for one source."""
     return {"ops": {INGEST_OP: {"config": {"source": source}}}}
+
+
+TUNER_JOB = "tuner_job"
+TUNER_OP = "tune"
+
+
+def tuner_run_config(order: str) -> Mapping[str, Any]:
+    """The run configuration of `tuner_job` for one order (`core.tuner_order.dump_order`)."""
+    return {"ops": {TUNER_OP: {"config": {"order": order}}}}
 
 
 RECOVERY_JOB = "recovery_job"

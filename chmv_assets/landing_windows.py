@@ -16,7 +16,7 @@ from chmv_assets.core.landing import LandingFile, LandingRefused
 from chmv_assets.core.watermarks import from_micros
 from chmv_assets.core.windows import Window
 from chmv_assets.load import Columns, LoadSite
-from spark_jobs.landing_reader import FILE, read_landing
+from spark_jobs.landing_reader import FILE, quote_column, read_landing
 from spark_jobs.parquet_files import open_parquet
 
 Range = tuple[datetime, datetime]  # first and last event time
@@ -80,7 +80,7 @@ def _text_ranges(site: LoadSite, files: Sequence[LandingFile], columns: Columns,
             continue
         urls = [site.url(file.path) for file in alike]
         frame = read_landing(site.spark(), urls, site.landing.format, found, loaded)
-        micros = F.unix_micros(F.col(f"`{event}`").cast("timestamp"))
+        micros = F.unix_micros(F.col(quote_column(event)).cast("timestamp"))
         spans = frame.groupBy(FILE).agg(F.min(micros), F.max(micros)).collect()
         for url, first, last in spans:
             path = next((file.path for file in alike if _same(url, site.url(file.path))), None)

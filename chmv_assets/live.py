@@ -6,6 +6,7 @@ The same reader reads `system.tables.create_table_query` and the DDL folder; the
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -16,9 +17,12 @@ from chmv_assets.core.graph import build_edges
 from chmv_assets.core.link import place_externals
 from chmv_assets.core.model import Edge, Object, Reference
 from chmv_assets.core.names import QName, parse_qname
+from chmv_assets.core.tunings import TABLE_SETTINGS, split_tuned
 from chmv_assets.live_compare import Judge
 from resources.clickhouse import Server
 from resources.introspect import LiveObject, fetch_objects, fetch_query_tables
+from resources.journal import cluster_from_environment
+from resources.tuning_reads import fetch_tunings
 from resources.vocabulary import fetch_replica_objects
 
 HIDDEN = (
@@ -93,7 +97,8 @@ def compare_with_live(
 ) -> Mapping[QName, Comparison]:
     """Declared against live for many objects; as many queries for one as for all, if they are equal."""
     wanted = tuple(names)
-    return _with_hooks(Judge(server, catalog, wanted).compare({live.name: live for live in objects}), catalog, objects)
+    verdicts = Judge(server, catalog, wanted).compare({live.name: live for live in objects})
+    return _with_hooks(_without_tuned(verdicts, server), catalog, objects)
 
 
 def compare_replicas(
@@ -108,9 +113,20 @@ def compare_replicas(
         if replica.objects is None:
             verdicts[replica.host] = dict.fromkeys(wanted, Comparison("cannot tell"))
         else:
-            found = judge.compare({live.name: live for live in replica.objects})
+            found = _without_tuned(judge.compare({live.name: live for live in replica.objects}), server)
             verdicts[replica.host] = _with_hooks(found, catalog, replica.objects)
     return verdicts
+
+
+def _without_tuned(verdicts: Mapping[QName, Comparison], server: Server) -> Mapping[QName, Comparison]:
+    """What our tuner has set for a while is no difference; one query, and only if a setting differs that it tunes."""
+    ours = {f"setting {setting}" for setting in TABLE_SETTINGS}
+    suspects = [name for name, one in verdicts.items() if any(found.what in ours for found in one.differences)]
+    if not suspects:
+        return verdicts
+    tunings = fetch_tunings(server, cluster_from_environment(), time.time(), suspects)
+    by_table = {name: [one for one in tunings if one.subject == name] for name in suspects}
+    return {**verdicts, **{name: split_tuned(verdicts[name], own) for name, own in by_table.items()}}
 
 
 def _with_hooks(

@@ -1,7 +1,8 @@
 """A DDL folder → its pipeline (catalog and settings), parsed once per change.
 
 Every run process loads the location anew, so the result is kept in a cache under a hash of all file contents and of the core
-itself: a hit costs reading the files and one JSON document. A broken or foreign cache file counts as a miss.
+itself: a hit costs reading the files and one JSON document. A broken or foreign cache file counts as a miss. A folder with secrets in its
+statements is never kept: it is parsed each time, and `chmv check` says so.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from chmv_assets.collector import collector_paused
 from chmv_assets.core import catalog_codec
 from chmv_assets.core.catalog import Catalog, SourceFile, build_catalog, decode_source
 from chmv_assets.core.model import Finding, Place
+from chmv_assets.core.secrets import find_secrets
 from chmv_assets.core.settings import SETTINGS_FILE, Settings, check_settings
 from chmv_assets.settings_file import read_settings
 from resources.toolchain import cache_dir
@@ -55,7 +57,7 @@ def load_pipeline(
     if hit is not None:
         return hit
     pipeline = replace(parse_folder(ddl_dir, raw, progress), fingerprint=fingerprint)
-    if raw:
+    if raw and not any(find_secrets(made.sql) for made in pipeline.catalog.objects.values()):
         _write_cached(kept, pipeline)
     return pipeline
 

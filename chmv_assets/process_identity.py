@@ -8,6 +8,7 @@ Goes to Spark's executors too (`resources.spark_package`): nothing but the stand
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import time
 
@@ -19,3 +20,8 @@ VERSIONS = VersionAllocator(clock_ms=lambda: time.time_ns() // 1_000_000, proces
 def this_owner() -> str:
     """Who writes: host and process."""
     return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def new_rebuild_id() -> str:
+    """An id for a rebuild that begins now; it says when (`core.rebuild_journal.SQL_STARTED_MS` reads that again)."""
+    return f"{time.time_ns() // 1_000_000:012x}{secrets.token_hex(4)}"

@@ -16,7 +16,7 @@ from chmv_assets.core.names import QName
 from chmv_assets.core.windows import Window
 from chmv_assets.pipeline import Pipeline
 from resources.clickhouse import Server
-from resources.executor import Executor
+from resources.executor import Executor, recovery_bounds
 from resources.journal import cluster_from_environment, open_journal
 from resources.rebuild import Rebuilder
 
@@ -42,7 +42,9 @@ def open_rebuilder(
             return started[0](source, window, archive)
 
         yield Rebuilder(
-            Executor(server, log=log, cluster=cluster_from_environment()),
+            Executor(
+                server, log=log, bounds=recovery_bounds(pipeline.settings.limits), cluster=cluster_from_environment()
+            ),
             pipeline.catalog,
             pipeline.settings.timezone,
             lambda: datetime.now(timezone.utc),

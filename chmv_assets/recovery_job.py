@@ -97,7 +97,7 @@ def build_recovery_job(
 
     @dg.job(
         name=RECOVERY_JOB,
-        description="Repair what a sensor has found: evidence, tier, steps and numbers are on the run's page.",
+        description="Repair what a sensor has found. What was wrong, what was done and whether it is right now is in the metadata of the run's step (docs/howto/read_a_recovery.md). By hand: `chmv recover`.",
         executor_def=dg.in_process_executor,
     )
     def recovery_job() -> None:

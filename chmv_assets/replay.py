@@ -26,6 +26,7 @@ from chmv_assets.landing_windows import files_in_window
 from chmv_assets.load import Columns, LoadSite, Taken
 from chmv_assets.pipeline import Pipeline
 from chmv_assets.staged_load import read_batch
+from resources.executor import Executor
 from resources.journal import Journal
 from resources.journal.manifest import read_taken_files
 from resources.landing import found_columns, list_files
@@ -104,7 +105,7 @@ class Replayer:
         self.journal.prepare()
         window = "SETTINGS non_replicated_deduplication_window = 10000"
         if source.engine.endswith("MergeTree"):
-            server.command(f"CREATE TABLE {archive.sql} AS {source.name.sql}")
+            Executor(server, log=lambda _line: None, cluster=self.journal.cluster).create_like(archive, source.name)
             if source.ttl:
                 server.command(f"ALTER TABLE {archive.sql} REMOVE TTL")
         else:

@@ -49,7 +49,7 @@ def build_snapshot_job(pipeline: Pipeline, translator: AssetTranslator | None = 
 
     @dg.job(
         name=SNAPSHOT_JOB,
-        description="Copy partitions that changed into the snapshots that readers fall back to, by links; make missing serving views.",
+        description="Keep the snapshots that readers of serving.<target> fall back to: link partitions that changed, make serving views that are missing.",
         executor_def=dg.in_process_executor,
     )
     def snapshot_job() -> None:

@@ -6,6 +6,7 @@ Override `AssetTranslator.get_asset_spec` to change keys, groups or metadata of 
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ import dagster as dg
 
 from chmv_assets.core.model import VIEW_KINDS, EdgeKind, Object, Role, ViewFacts
 from chmv_assets.core.names import QName
+from chmv_assets.core.picture.link import GRAPH_VARIABLE, graph_link
+from chmv_assets.core.secrets import mask_secrets
 from chmv_assets.core.settings import ObjectPolicy
 from chmv_assets.partitions import mapping_between
 
@@ -46,6 +49,7 @@ class NodeProps:
     ddl_dir: Path
     written: Object | None = None  # the target of a view
     writers: Sequence[tuple[QName, ViewFacts]] = ()  # the views of a target
+    refreshed: bool = False  # a target that a refreshable view computes as a whole
 
 
 class AssetTranslator:
@@ -90,8 +94,10 @@ class AssetTranslator:
         elif props.facts is not None and lineage is not None:
             metadata["dagster/column_schema"] = _view_schema(props.facts, props.written, lineage)
         if node.sql:
-            metadata["clickhouse/ddl"] = dg.MetadataValue.md(f"```sql\n{node.sql[:_MAX_DDL_CHARS]}\n```")
+            metadata["clickhouse/ddl"] = dg.MetadataValue.md(f"```sql\n{mask_secrets(node.sql)[:_MAX_DDL_CHARS]}\n```")
             metadata["dagster/code_references"] = _code_reference(props)
+        if published := os.environ.get(GRAPH_VARIABLE):
+            metadata["chmv/graph"] = _graph_value(graph_link(published, node.name))
         return metadata
 
     def _dep(self, props: NodeProps, upstream: Upstream) -> dg.AssetDep:
@@ -123,28 +129,62 @@ class AssetTranslator:
         return dg.TableColumnLineage(deps) if deps else None
 
 
+def _graph_value(link: str) -> dg.MetadataValue[Any]:
+    """A link, or a path to copy where it is a file: browsers do not follow links from a web page to one."""
+    return dg.MetadataValue.url(link) if link.startswith(("http://", "https://")) else dg.MetadataValue.path(link)
+
+
 def describe(props: NodeProps) -> str:
-    """One paragraph for the asset's page: the table's own comment, then its place in the pipeline."""
+    """A paragraph or two for the asset's page: the table's own comment, then its place in the pipeline and what *Materialize* does."""
+    return "\n\n".join(text for text in (props.node.comment, _place(props)) if text)
+
+
+def _place(props: NodeProps) -> str:
     node, role = props.node, props.role
-    place = {
-        "source": "Source: inserts here fire views.",
-        "target": "Target: written by views; materializing a partition rebuilds it from their queries.",
-        "lookup": "Lookup: read by views, but inserts here do not fire them.",
-        "view": f"{_view_sentence(props)} Materializing a partition computes its share beside the target; readers see nothing yet.",
-        "other": "",
-    }[role]
     if node.kind == "refreshable_view":
         schedule = node.refresh.schedule if node.refresh is not None else ""
-        place = f"Refreshable view ({schedule}): materializing refreshes it and waits."
-    elif node.kind == "external":
-        place = "External: referred to by the DDL but not declared in it."
-    return "\n\n".join(text for text in (node.comment, place) if text)
+        return f"Refreshable view ({schedule}): computes all of {node.target or 'its target'} anew. Materialize: refresh it now and wait."
+    if node.kind == "external":
+        return "External: referred to by the DDL but not declared in it."
+    if node.kind == "view":
+        return "Plain view: computed whenever it is read, nothing is stored."
+    if role == "view":
+        return _view_sentence(props)
+    if role == "source":
+        does = (
+            "load the new landing files that have rows in the partition, then look at it"
+            if props.policy.landing is not None
+            else "only look at the partition: rows, parts, newest event"
+        )
+        return f"Source: every insert here fires views. Materialize: {does}."
+    if role == "target":
+        views = ", ".join(str(view) for view, _ in props.writers) or "views"
+        if props.refreshed:
+            return f"Target: computed as a whole by {views}. Materialize: only look at it; to compute it anew, materialize the view."
+        what = "the partition" if props.partitions_def is not None else "all of it"
+        return f"Target: written by {views}. Materialize: compute {what} anew from the views' own queries and swap it in, while inserts go on."
+    if role == "lookup":
+        return (
+            "Lookup: views read it, but inserts here do not fire them. A change counts for rows that arrive afterwards."
+        )
+    return ""
+
+
+_CLASSES = {
+    "append": "append: one row makes one row",
+    "additive": "additive: partial results add up, also those of late rows",
+    "replacing": "replacing: the newest version of a key wins, also among late rows",
+    "opaque": "opaque: a result depends on more than the rows of one insert, so late rows need a rebuild",
+}
 
 
 def _view_sentence(props: NodeProps) -> str:
     trigger = next((str(upstream.name) for upstream in props.upstreams if upstream.kind == "trigger"), "nothing")
     kind = props.facts.view_class if props.facts is not None else "opaque"
-    return f"Fills {props.node.target} on every insert into {trigger} ({kind})."
+    return (
+        f"Materialized view: every insert into {trigger} makes rows in {props.node.target} ({_CLASSES[kind]}). "
+        "Materialize: compute its share of the partition beside the target, to look at; readers see nothing of it. To repair, materialize the target."
+    )
 
 
 def _kind(node: Object) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from chmv_assets.core.backlog import Fullest
 from chmv_assets.core.diversions import Diversion
 from chmv_assets.core.names import QName
 from resources.clickhouse import Server
@@ -19,10 +20,12 @@ from resources.journal.diversions import fetch_diversions
 # dropped here: a thousand names in the statement cost more than their rows.
 _FULLEST = """
 WITH (SELECT toUInt64(value) FROM system.merge_tree_settings WHERE name = 'parts_to_delay_insert') AS delay_default,
-     (SELECT toUInt64(value) FROM system.merge_tree_settings WHERE name = 'parts_to_throw_insert') AS throw_default
+     (SELECT toUInt64(value) FROM system.merge_tree_settings WHERE name = 'parts_to_throw_insert') AS throw_default,
+     (SELECT toUInt64(value) FROM system.merge_tree_settings WHERE name = 'max_delay_to_insert') AS longest_default
 SELECT counted.database, counted.table, counted.partition_id, counted.parts,
-       ifNull(toUInt64OrNull(extract(tables.engine_full, 'parts_to_delay_insert = (\\\\d+)')), delay_default) AS delay,
-       ifNull(toUInt64OrNull(extract(tables.engine_full, 'parts_to_throw_insert = (\\\\d+)')), throw_default) AS throw
+       ifNull(toUInt64OrNull(extract(tables.engine_full, '\\\\bparts_to_delay_insert = (\\\\d+)')), delay_default) AS delay,
+       ifNull(toUInt64OrNull(extract(tables.engine_full, '\\\\bparts_to_throw_insert = (\\\\d+)')), throw_default) AS throw,
+       ifNull(toUInt64OrNull(extract(tables.engine_full, '\\\\bmax_delay_to_insert = (\\\\d+)')), longest_default) AS longest
 FROM
 (
     SELECT database, table, argMax(id, (number, id)) AS partition_id, max(number) AS parts
@@ -46,17 +49,6 @@ SELECT (SELECT sum(value) FROM system.metrics WHERE metric = 'BackgroundMergesAn
        (SELECT count() FROM system.mutations WHERE NOT is_done AND database IN {databases:Array(String)}),
        (SELECT count() FROM system.replication_queue WHERE database IN {databases:Array(String)})
 """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fullest:
-    """The partition of a table that has most parts, and what the server does at how many."""
-
-    table: QName
-    partition_id: str
-    parts: int
-    parts_to_delay: int
-    parts_to_throw: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,17 +85,19 @@ def read_backlog(server: Server, tables: Iterable[QName], cluster: str = "") -> 
     )
 
 
-def read_fullest(server: Server, tables: Iterable[QName]) -> dict[QName, Fullest]:
+def read_fullest(
+    server: Server, tables: Iterable[QName], settings: Mapping[str, object] | None = None
+) -> dict[QName, Fullest]:
     """The fullest partition of each table."""
     wanted = set(tables)
     databases = sorted({name.database for name in wanted})
-    rows = server.rows(_FULLEST, {"databases": databases}) if wanted else []
+    rows = server.rows(_FULLEST, {"databases": databases}, settings) if wanted else []
     found = (
         Fullest(
             table=QName(str(database), str(table)), partition_id=str(partition), parts=int(parts), parts_to_delay=int(delay),
-            parts_to_throw=int(throw),
+            parts_to_throw=int(throw), max_delay=int(longest),
         )
-        for database, table, partition, parts, delay, throw in rows
+        for database, table, partition, parts, delay, throw, longest in rows
     )  # fmt: skip
     return {one.table: one for one in found if one.table in wanted}
 

@@ -22,11 +22,15 @@ from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError
 
 from chmv_assets.core.errors import EngineError, ServerError
+from chmv_assets.core.names import QName
+from chmv_assets.core.secrets import mask_known, mask_values
 from chmv_assets.core.server_errors import parse_server_error
+from chmv_assets.core.system_tables import all_replicas_settings
 from resources.engine import EngineInfo, ensure_engine
 from resources.engine.model import DEFAULT_USER, PASSWORD_VARIABLE, URL_VARIABLE, USER_VARIABLE
 
 KILL_SECONDS = 30.0
+_known_settings: dict[tuple[str, str, frozenset[str]], frozenset[str]] = {}  # by address and version of the server
 _POLL_SECONDS = 0.05
 
 
@@ -53,17 +57,29 @@ def endpoint_of(info: EngineInfo, environ: Mapping[str, str] | None = None) -> E
     return Endpoint(info.url, info.user, env.get(PASSWORD_VARIABLE, ""))
 
 
-def server_error(error: ClickHouseError) -> ServerError:
-    """A driver's error as ours, with the server's code and name."""
+def server_error(error: ClickHouseError, sql: str = "", password: str = "") -> ServerError:
+    """A driver's error as ours, with the server's code and name, and without the secrets of the statement that it quotes.
+
+    Where something was hidden, the driver's error must not come along as the cause: tracebacks print it.
+    """
     code, name = getattr(error, "code", None), getattr(error, "name", None)
-    return parse_server_error(str(error).strip() or type(error).__name__, code, name)
+    text = str(error).strip() or type(error).__name__
+    shown = mask_values(mask_known(text, sql), [password] if password else [])
+    found = parse_server_error(shown, code, name)
+    found.__cause__ = error if shown == text else None
+    return found
 
 
 class Server:
     """A connection with a handful of verbs. Not for sharing between threads."""
 
     def __init__(
-        self, endpoint: Endpoint, *, log_comment: Mapping[str, str] | None = None, timeout_seconds: int = 315
+        self,
+        endpoint: Endpoint,
+        *,
+        log_comment: Mapping[str, str] | None = None,
+        timeout_seconds: int = 315,
+        connect_seconds: int = 10,
     ) -> None:
         parts = urlsplit(endpoint.url if "//" in endpoint.url else f"http://{endpoint.url}")
         if parts.username or parts.password:
@@ -72,7 +88,6 @@ class Server:
                 f"Put them into {USER_VARIABLE} and {PASSWORD_VARIABLE}."
             )
         self.endpoint = endpoint
-        self._known_settings: dict[frozenset[str], set[str]] = {}
         settings = {"log_comment": json.dumps(dict(log_comment))} if log_comment else {}
         try:
             self._client: Client = clickhouse_connect.get_client(
@@ -83,15 +98,15 @@ class Server:
                 password=endpoint.password,
                 settings=settings,
                 send_receive_timeout=timeout_seconds,
-                connect_timeout=10,
+                connect_timeout=connect_seconds,
                 autogenerate_session_id=False,
                 client_name="chmv",
             )
         except ClickHouseError as error:
-            raise self._unreachable(error) from error
+            raise self._unreachable(error) from None
 
     def _unreachable(self, error: ClickHouseError) -> ServerError:
-        found = server_error(error)
+        found = server_error(error, password=self.endpoint.password)
         return ServerError(
             f"server {self.endpoint.url}: no usable answer ({found}). Is it up, and is {USER_VARIABLE} right? "
             "`chmv engine status` tells.",
@@ -99,14 +114,24 @@ class Server:
             code_name=found.code_name,
         )
 
+    def _failed(self, error: ClickHouseError | UnicodeEncodeError, sql: str) -> ServerError:
+        """What to raise for an error of the driver."""
+        if isinstance(error, UnicodeEncodeError):
+            return ServerError(
+                "statement: found half a surrogate pair in it but wanted text that UTF-8 can carry. Nothing was sent. Correct the name or value."
+            )
+        return server_error(error, sql, self.endpoint.password)
+
     def rows(
         self, sql: str, parameters: Mapping[str, Any] | None = None, settings: Mapping[str, Any] | None = None
     ) -> list[tuple[Any, ...]]:
         """Run a query and give its rows."""
         try:
-            result = self._client.query(sql, parameters=dict(parameters or {}), settings=dict(settings or {}))
-        except ClickHouseError as error:
-            raise server_error(error) from error
+            values = {**all_replicas_settings(sql), **(settings or {})}
+            result = self._client.query(sql, parameters=dict(parameters or {}), settings=values)
+        except (ClickHouseError, UnicodeEncodeError) as error:
+            failed = self._failed(error, sql)
+            raise failed from failed.__cause__
         return [tuple(row) for row in result.result_rows]
 
     def rows_if_there(
@@ -131,13 +156,30 @@ class Server:
         values = {**(settings or {}), "query_id": query_id}
         try:
             self._client.command(sql, parameters=dict(parameters or {}), settings=values)
-        except ClickHouseError as error:
-            raise server_error(error) from error
+        except (ClickHouseError, UnicodeEncodeError) as error:
+            failed = self._failed(error, sql)
+            raise failed from failed.__cause__
         except BaseException as error:
             if not isinstance(error, Exception):
                 self._kill(query_id)
             raise
         return query_id
+
+    def insert(
+        self,
+        table: QName,
+        columns: Sequence[str],
+        rows: Sequence[Sequence[Any]],
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write rows as data: values of any length, where a bound parameter has at most 128 KiB (http_max_field_value_size)."""
+        try:
+            self._client.insert(
+                table.table, rows, column_names=list(columns), database=table.database, settings=dict(settings or {})
+            )
+        except (ClickHouseError, UnicodeEncodeError) as error:
+            failed = self._failed(error, f"INSERT INTO {table.sql}")
+            raise failed from failed.__cause__
 
     def _kill(self, query_id: str) -> None:
         """End a statement and wait until it has ended: the server does not notice that nobody waits for its answer."""
@@ -156,8 +198,9 @@ class Server:
         """Run a statement whose answer is text, such as EXPLAIN AST."""
         try:
             return self._client.raw_query(sql, parameters=dict(parameters or {}), fmt="TSVRaw").decode()
-        except ClickHouseError as error:
-            raise server_error(error) from error
+        except (ClickHouseError, UnicodeEncodeError) as error:
+            failed = self._failed(error, sql)
+            raise failed from failed.__cause__
 
     @property
     def driver(self) -> Client:
@@ -174,14 +217,14 @@ class Server:
         return str(self.rows("SELECT serverTimezone()")[0][0])
 
     def knows_settings(self, names: Sequence[str]) -> set[str]:
-        """Which of these settings this server has; versions differ. Asked once per connection."""
-        asked = frozenset(names)
-        if asked not in self._known_settings:
+        """Which of these settings this server has; versions differ. Asked once per process and version."""
+        key = (self.endpoint.url, self.version, frozenset(names))
+        if key not in _known_settings:
             found = self.rows(
-                "SELECT name FROM system.settings WHERE name IN {names:Array(String)}", {"names": sorted(asked)}
+                "SELECT name FROM system.settings WHERE name IN {names:Array(String)}", {"names": sorted(key[2])}
             )
-            self._known_settings[asked] = {str(name) for (name,) in found}
-        return set(self._known_settings[asked])
+            _known_settings[key] = frozenset(str(name) for (name,) in found)
+        return set(_known_settings[key])
 
     def close(self) -> None:
         self._client.close()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 
-from chmv_assets.core.deploy.deploy_journal import DEPLOYS
+from chmv_assets.core.deploy.deploy_journal import DEPLOYS, PLANS, decode_digests
 from chmv_assets.core.names import QName
 from resources.clickhouse import Server
 
@@ -15,10 +14,11 @@ _LOOKED_AT = 20  # of the newest deployments: folders of several teams may share
 def fetch_deployed(server: Server, declared: Mapping[QName, str]) -> dict[QName, str]:
     """Objects and digests of the last deployment of the folder that declares these; none if it was never deployed by chmv."""
     rows = server.rows_if_there(
-        f"SELECT JSONExtractRaw(plan, 'digests') FROM {DEPLOYS.sql} FINAL WHERE status = 'done' ORDER BY version DESC LIMIT {_LOOKED_AT}"
+        f"SELECT plans.digests FROM (SELECT deploy_id, version FROM {DEPLOYS.sql} FINAL WHERE status = 'done' ORDER BY version DESC LIMIT {_LOOKED_AT}) AS done "
+        f"INNER JOIN (SELECT deploy_id, digests FROM {PLANS.sql} FINAL) AS plans USING deploy_id ORDER BY done.version DESC"
     )
     for (text,) in rows:
-        found = {QName(str(d), str(t)): str(digest) for d, t, digest in json.loads(str(text) or "[]")}
+        found = decode_digests(str(text))
         if not found.keys().isdisjoint(declared):
             return found
     return {}

@@ -12,11 +12,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from chmv_assets.core.errors import ServerError
-from chmv_assets.core.names import QName, quote_identifier, quote_string
-from chmv_assets.core.own_tables import OWN_DATABASE, on_cluster
+from chmv_assets.core.cluster import SPREAD_SETTINGS, Topology, spread
+from chmv_assets.core.errors import ChmvError, ServerError
+from chmv_assets.core.names import QName, quote_identifier, quote_map, quote_string
+from chmv_assets.core.own_tables import on_cluster
 from chmv_assets.core.replication import unreplicated
+from chmv_assets.core.thresholds import Limits
+from chmv_assets.core.tunings import TABLE_SETTINGS
 from resources.clickhouse import Server
+from resources.topology import fetch_topology
 
 Log = Callable[[str], None]
 _NO_QUEUE = 36
@@ -36,6 +40,11 @@ BOUNDS: dict[str, Any] = {
 }
 
 
+def recovery_bounds(limits: Limits) -> dict[str, Any]:
+    """The bounds with what the settings file says."""
+    return {**BOUNDS, "max_execution_time": int(limits.recovery_seconds)}
+
+
 @dataclass
 class Executor:
     """Writes, one verb each."""
@@ -44,14 +53,35 @@ class Executor:
     log: Log = logging.getLogger("chmv").info
     bounds: Mapping[str, Any] = field(default_factory=lambda: BOUNDS)
     clock: Callable[[], float] = time.monotonic
-    cluster: str = ""  # of the tables; scratches live on this server only
+    cluster: str = ""  # of the tables, one shard (`core.cluster`); scratches live on this server only
     real_names: dict[QName, QName] = field(default_factory=dict)  # of inner tables, for as long as their views live
     _known: dict[str, Any] | None = field(default=None, repr=False)
+    _topology: Topology | None = field(default=None, repr=False)
 
-    def _run(self, step: str, name: QName | str, sql: str, settings: Mapping[str, Any] | None = None) -> None:
+    def _run(
+        self,
+        step: str,
+        name: QName | str,
+        sql: str,
+        settings: Mapping[str, Any] | None = None,
+        session: str = "",
+        *,
+        here: bool = False,
+    ) -> None:
+        """One statement, on a cluster for as many replicas as it takes (`core.cluster.spread`), unless it is for this server (`here`)."""
         started = self.clock()
+        if self.cluster and not here and "ON CLUSTER" in (wide := spread(sql, self.cluster)):
+            sql = spread(wide, self.cluster, self.topology.self_spreading, session)
+            settings = {**SPREAD_SETTINGS, **(settings or {})}
         self.server.command(sql, settings=settings)
         self.log(f"{step} {name}: {self.clock() - started:.2f} s")
+
+    @property
+    def topology(self) -> Topology:
+        """The cluster that we work on, asked for once; one that cannot be worked on is refused."""
+        if self._topology is None:
+            self._topology = fetch_topology(self.server, self.cluster)
+        return self._topology
 
     def _bounds(self) -> dict[str, Any]:
         if self._known is None:
@@ -62,23 +92,21 @@ class Executor:
     def _sql(self, name: QName) -> str:
         return self.real_names.get(name, name).sql
 
-    def _everywhere(self, name: QName) -> str:
-        return "" if name.database == OWN_DATABASE else on_cluster(self.cluster)
-
     def run_ddl(self, name: str, sql: str, database: str = "") -> None:
         """Run a declared statement as it is written; on a cluster, until every replica has it.
 
         Unqualified names in it belong to `database`, as where it was declared.
         """
         settings = {**({"alter_sync": 2} if self.cluster else {}), **({"database": database} if database else {})}
-        self._run("run DDL", name, sql, settings or None)
+        self._run("run DDL", name, sql, settings or None, database)
 
     def create_database(self, database: str) -> None:
         self._run("create database", database, f"CREATE DATABASE IF NOT EXISTS {quote_identifier(database)}")
 
     def create_like(self, new: QName, model: QName) -> None:
         """Make an empty table of the same structure, keys, engine and settings; on this server only."""
-        self._run("create", new, f"CREATE TABLE IF NOT EXISTS {new.sql} AS {self._sql(model)}{self._own_engine(model)}")
+        sql = f"CREATE TABLE IF NOT EXISTS {new.sql} AS {self._sql(model)}{self._own_engine(model)}"
+        self._run("create", new, sql, here=True)
 
     def _own_engine(self, model: QName) -> str:
         """The engine of a scratch, where it cannot be the model's: a replicated one would take the model's path in Keeper."""
@@ -147,25 +175,36 @@ class Executor:
             if part not in parts:
                 self._run(f"drop part {part} of", name, f"ALTER TABLE {name.sql} DROP PART {quote_string(part)}")
 
+    def set_table_setting(self, name: QName, setting: str, value: int | None) -> None:
+        """Change a numeric setting of a table at run time; with None it is not set any more and the server's default holds."""
+        where = f"ALTER TABLE {self._sql(name)}"
+        change = f"RESET SETTING {setting}" if value is None else f"MODIFY SETTING {setting} = {int(value)}"
+        if setting not in TABLE_SETTINGS:
+            raise ChmvError(
+                f"setting {setting} of {name}: found no setting that chmv tunes but wanted one of {', '.join(TABLE_SETTINGS)}. Its name is part of "
+                "the statement. Nothing was changed."
+            )
+        self._run(change.lower(), name, f"{where} {change}")
+
     def stop_merges(self, name: QName) -> None:
         """Keep the parts of a table as they are; forgotten when the server restarts."""
-        self._run("stop merges of", name, f"SYSTEM STOP MERGES{self._everywhere(name)} {self._sql(name)}")
+        self._run("stop merges of", name, f"SYSTEM STOP MERGES {self._sql(name)}")
 
     def start_merges(self, name: QName) -> None:
-        self._run("start merges of", name, f"SYSTEM START MERGES{self._everywhere(name)} {self._sql(name)}")
+        self._run("start merges of", name, f"SYSTEM START MERGES {self._sql(name)}")
 
     def optimize_partition(self, name: QName, partition_id: str, *, final: bool = True) -> None:
         """Merge parts of one partition, with `final` all of them into one; never those of a whole table.
 
         No time limit bounds it: the server does not look at max_execution_time during a merge (26.7: 2.4 s with a limit of 1 s).
         """
-        where = f"{self._sql(name)}{self._everywhere(name)} PARTITION ID {quote_string(partition_id)}"
+        where = f"{self._sql(name)} PARTITION ID {quote_string(partition_id)}"
         self._run("merge", f"{name} partition {partition_id}", f"OPTIMIZE TABLE {where}{' FINAL' if final else ''}")
 
     def flush_async_inserts(self) -> None:
         """Write what waits in the queue of asynchronous inserts."""
         try:
-            self._run("flush", "asynchronous inserts", f"SYSTEM FLUSH ASYNC INSERT QUEUE{on_cluster(self.cluster)}")
+            self._run("flush", "asynchronous inserts", "SYSTEM FLUSH ASYNC INSERT QUEUE")
         except ServerError as error:
             if error.code != _NO_QUEUE:  # the embedded server has none
                 raise
@@ -176,10 +215,10 @@ class Executor:
 
     def flush_distributed(self, name: QName) -> None:
         """Send what waits in the files of a Distributed table, on every replica that holds some."""
-        self._run("flush", name, f"SYSTEM FLUSH DISTRIBUTED{on_cluster(self.cluster)} {name.sql}")
+        self._run("flush", name, f"SYSTEM FLUSH DISTRIBUTED {name.sql}")
 
     def flush_buffer(self, name: QName) -> None:
-        """Write what waits in the memory of a Buffer table."""
+        """Write what waits in the memory of a Buffer table, on every replica: no other statement of this kind is ON CLUSTER."""
         self._run("flush", name, f"OPTIMIZE TABLE {name.sql}{on_cluster(self.cluster)}")
 
     def refresh_view(self, view: QName) -> None:
@@ -189,8 +228,3 @@ class Executor:
     def wait_view(self, view: QName) -> None:
         """Wait until no refresh of a view runs; one that failed is raised as code 730."""
         self._run("wait for", view, f"SYSTEM WAIT VIEW {view.sql}")
-
-
-def quote_map(values: Mapping[str, str]) -> str:
-    """A map literal of strings, as settings take it."""
-    return "{" + ", ".join(f"{quote_string(key)}: {quote_string(value)}" for key, value in values.items()) + "}"

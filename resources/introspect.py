@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from chmv_assets.core.cadence import PartitionScheme
 from chmv_assets.core.errors import ServerError
-from chmv_assets.core.names import QName, quote_string
+from chmv_assets.core.names import QName
 from chmv_assets.core.system_tables import system_table
 from chmv_assets.core.windows import ChPartition, partition_matches
 from resources.clickhouse import Server
@@ -51,24 +51,6 @@ class PartitionState:
     def fingerprint(self) -> tuple[str, int, int, int]:
         """Changes with every insert, mutation or replacement; not with merges."""
         return (self.partition_id, self.rows, self.max_block, self.data_version)
-
-
-@dataclass(frozen=True, slots=True)
-class Forwarder:
-    """A table that keeps rows for a while before it sends them on."""
-
-    name: QName
-    engine: str
-
-
-@dataclass(frozen=True, slots=True)
-class Undelivered:
-    """Files of a Distributed table that were not sent yet."""
-
-    name: QName
-    files: int
-    error: str  # of the last try, if one failed
-    error_at: int  # when, in seconds of the server's clock
 
 
 def hide_secrets(server: Server) -> dict[str, int]:
@@ -219,43 +201,6 @@ def fetch_running_inserts(server: Server, cluster: str = "") -> frozenset[str]:
         "WHERE query_kind IN ('Insert', 'AsyncInsertFlush') AND query_id != queryID()"
     )
     return frozenset(str(query_id) for (query_id,) in rows)
-
-
-def fetch_forwarders(server: Server, tables: Collection[QName], cluster: str = "") -> tuple[Forwarder, ...]:
-    """Distributed and Buffer tables through which rows come into these tables, directly or not; the outermost first.
-
-    They are asked of the server: who writes through one that no DDL declares is on the way as well.
-    """
-    rows = server.rows(
-        f"SELECT DISTINCT database, name, engine, engine_full FROM {system_table('tables', cluster)} "
-        "WHERE engine IN ('Distributed', 'Buffer') ORDER BY database, name"
-    )
-    found: list[Forwarder] = []
-    wanted = list(tables)
-    while wanted:
-        table = wanted.pop()
-        aim = f"{quote_string(table.database)}, {quote_string(table.table)}"  # as the server prints the arguments
-        for database, name, engine, text in rows:
-            one = Forwarder(QName(str(database), str(name)), str(engine))
-            if f"{aim}, " in text or f"{aim})" in text:
-                found = [one, *(other for other in found if other != one)]
-                if one.name != table:
-                    wanted.append(one.name)
-    return tuple(found)
-
-
-def fetch_undelivered(server: Server, tables: Collection[QName], cluster: str = "") -> tuple[Undelivered, ...]:
-    """What waits in the files of Distributed tables, for each shard that it waits for."""
-    rows = server.rows(
-        "SELECT database, table, data_files, last_exception, toUnixTimestamp(last_exception_time) "
-        f"FROM {system_table('distribution_queue', cluster)} "
-        "WHERE data_files > 0 AND (database, table) IN {tables:Array(Tuple(String, String))} ORDER BY database, table, data_path",
-        {"tables": [(name.database, name.table) for name in tables]},
-    )
-    return tuple(
-        Undelivered(QName(str(database), str(table)), int(files), str(error), int(at))
-        for database, table, files, error, at in rows
-    )
 
 
 def fetch_columns(server: Server, name: QName) -> list[tuple[str, str, str]]:

@@ -119,8 +119,21 @@ def _local_paths(root: Path) -> Iterator[tuple[str, Path]]:
                     f"file {path}: is a link that leads out of {root}. It could read anything. Copy the file instead."
                 )
             relative = require_inside(path.relative_to(root).as_posix())
-            if _counts(relative, known_endings):
+            if not _counts(relative, known_endings):
+                continue
+            _require_text(relative, root)
+            if path.is_file():  # a pipe or a device would be waited for
                 yield relative, path
+
+
+def _require_text(relative: str, root: Path) -> None:
+    try:
+        relative.encode()
+    except UnicodeEncodeError:
+        shown = relative.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        raise LandingRefused(
+            f"file {shown} in {root}: its name is not text in UTF-8 but wanted one that the journal can keep. Nothing was loaded. Rename it."
+        ) from None
 
 
 def _checksum(path: Path) -> str:

@@ -13,8 +13,8 @@ _FULLEST = """
 WITH (SELECT toUInt64(value) FROM system.merge_tree_settings WHERE name = 'parts_to_delay_insert') AS delay_default,
      (SELECT toUInt64(value) FROM system.merge_tree_settings WHERE name = 'parts_to_throw_insert') AS throw_default
 SELECT counted.parts,
-       ifNull(toUInt64OrNull(extract(tables.engine_full, 'parts_to_delay_insert = (\\\\d+)')), delay_default) AS delay,
-       ifNull(toUInt64OrNull(extract(tables.engine_full, 'parts_to_throw_insert = (\\\\d+)')), throw_default) AS throw
+       ifNull(toUInt64OrNull(extract(tables.engine_full, '\\\\bparts_to_delay_insert = (\\\\d+)')), delay_default) AS delay,
+       ifNull(toUInt64OrNull(extract(tables.engine_full, '\\\\bparts_to_throw_insert = (\\\\d+)')), throw_default) AS throw
 FROM
 (
     SELECT database, table, max(parts) AS parts

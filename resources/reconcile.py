@@ -17,7 +17,7 @@ from chmv_assets.core.catalog import Catalog
 from chmv_assets.core.errors import RebuildRefused, ServerError
 from chmv_assets.core.measures import LeftOut
 from chmv_assets.core.model import Object
-from chmv_assets.core.names import QName
+from chmv_assets.core.names import QName, quote_map
 from chmv_assets.core.normal_form import CannotCompare
 from chmv_assets.core.rebuild import Feed, render_share
 from chmv_assets.core.reconcile import (
@@ -39,7 +39,7 @@ from chmv_assets.core.reconcile_sql import (
 )
 from chmv_assets.core.windows import Window
 from resources.clickhouse import Server
-from resources.executor import Executor, quote_map
+from resources.executor import Executor
 from resources.introspect import describe_select
 from resources.rebuild.workbench import Workbench
 from resources.stillness import ARRIVING, Watch

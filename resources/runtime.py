@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from chmv_assets.core.cluster import spread
 from chmv_assets.core.errors import ServerError
 from chmv_assets.core.names import QName, parse_qname
-from chmv_assets.core.own_tables import on_cluster
 from chmv_assets.core.runtime_graph import REFRESH, Fired, Observed, Queries
 from chmv_assets.core.system_tables import system_table
 from resources.clickhouse import Server
@@ -59,7 +59,7 @@ def _flush(server: Server, cluster: str) -> list[str]:
     try:
         server.command("SYSTEM FLUSH LOGS")
         if cluster:
-            server.command(f"SYSTEM FLUSH LOGS{on_cluster(cluster)}")
+            server.command(spread("SYSTEM FLUSH LOGS", cluster))
     except ServerError as error:
         return [
             f"The logs could not be flushed, so the last seconds may be missing: {str(error).splitlines()[0][:200]}"

@@ -76,14 +76,14 @@ class ScratchMarks:
     def expire(self) -> None:
         """Drop scratch tables of views that nobody has filled or published for a day; looked for once per rebuilder.
 
-        Those of gated rebuilds have an id instead of a view's name, and the journal to clear them away.
+        Those of gated rebuilds have an id (12 digits in older versions) instead of a view's name, and the journal to clear them away.
         """
         if self._expired:
             return
         self._expired = True
         rows = self._rows(
             "SELECT name FROM system.tables WHERE database = {database:String} AND startsWith(name, 'scratch.') "
-            "AND NOT match(name, '^scratch\\\\.[0-9a-f]{12}\\\\.[0-9]+$') AND metadata_modification_time < now() - {age:UInt32} "
+            "AND NOT match(name, '^scratch\\\\.[0-9a-f]{12}([0-9a-f]{8})?\\\\.[0-9]+$') AND metadata_modification_time < now() - {age:UInt32} "
             f"AND name NOT IN (SELECT scratch FROM {MARKS.sql} FINAL WHERE built_at >= now() - {{age:UInt32}})",
             {"database": SCRATCH_DATABASE, "age": EXPIRE_SECONDS},
         )

@@ -2,7 +2,7 @@
 
 Invariants: a snapshot takes a partition only while the primary still has it and no rebuild of ours touches the target; a lost partition, a
 target with an open outage, or one whose readers are on the snapshot is never copied over. Reading costs a constant number of queries.
-Snapshots live on the server that we speak to; on a cluster each node that serves readers needs its own.
+Snapshots and views live on the server that we speak to, also on a cluster: their guards are of that server's copies.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from chmv_assets.core.catalog import Catalog
 from chmv_assets.core.errors import LockRefused, RouteRefused, ServerError
@@ -82,7 +83,7 @@ class Router:
     clock: Callable[[], float] = time.time
     _names: dict[QName, QName] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def executor(self) -> Executor:
         return Executor(self.server, log=self.log, cluster=self.journal.cluster)
 

@@ -30,6 +30,7 @@ from chmv_assets.core.spark_conf import (
     build_conf,
     choose_flags,
     parse_options,
+    without_secrets,
 )
 from resources.spark_archive import ClassArchive, find_archive, publish_archive
 from resources.spark_package import write_package
@@ -126,7 +127,7 @@ class LazySession:
         return session
 
     def _launch(self) -> SparkSession:
-        from pyspark import SparkContext
+        from pyspark import SparkConf, SparkContext
         from pyspark.sql import SparkSession
 
         java, folder, flags = find_java(), cache_dir() / "spark", choose_flags(self.options)
@@ -135,10 +136,14 @@ class LazySession:
             self._archive = find_archive(folder, java, spark_home(), flags, os.environ)
         java_options = [*flags, *_logging_options(folder), *(self._archive.java_options if self._archive else ())]
         builder = SparkSession.builder
-        for key, value in build_conf(self.options, java_options=java_options).items():
+        conf = build_conf(self.options, java_options=java_options)
+        for key, value in conf.items():
             builder = builder.config(key, value)
         package = write_package(folder) if self.options.where == "cluster" else None
         with _variables(_launch_variables(self.options, java, flags)):
+            if SparkContext._gateway is None and (public := without_secrets(conf)) != conf:
+                # pyspark starts its JVM with all settings on the command line, which everybody on the machine can read: the rest is told over its pipe.
+                SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(public.items())))
             session = builder.getOrCreate()
         if package is not None:
             session.sparkContext.addPyFile(str(package))

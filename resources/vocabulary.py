@@ -76,24 +76,24 @@ def describe_columns(server: Server, columns: Sequence[Column], database: str) -
 
 
 def fetch_replica_objects(server: Server, names: Collection[QName], cluster: str) -> tuple[Replica, ...]:
-    """The objects of these names on every replica, with two queries; a replica that does not answer has none to show."""
-    hosts = server.rows(
-        "SELECT host_name, port FROM system.clusters WHERE cluster = {c:String} ORDER BY shard_num, replica_num",
-        {"c": cluster},
-    )
-    hosts = list(dict.fromkeys(hosts))
+    """The objects of these names on every replica, with one query; a replica that does not answer has none to show."""
     rows = server.rows(
         f"""
-        SELECT _shard_num, database, name, engine, create_table_query, as_select,
+        WITH (
+            SELECT groupArray((host_name, port)) FROM
+            (SELECT host_name, port FROM system.clusters WHERE cluster = {{c:String}} ORDER BY shard_num, replica_num)
+        ) AS hosts
+        SELECT if((database, name) = ({quote_string(_PRESENT.database)}, {quote_string(_PRESENT.table)}), hosts, []), _shard_num, database, name, engine, create_table_query, as_select,
                arrayZip(dependencies_database, dependencies_table), ifNull(total_rows, 0), ifNull(total_bytes, 0)
         FROM {system_table("tables", cluster)}
         WHERE (database, name) IN {{tables:Array(Tuple(String, String))}} ORDER BY database, name
         """,
-        {"tables": [(name.database, name.table) for name in (*names, _PRESENT)]},
+        {"tables": [(name.database, name.table) for name in (*names, _PRESENT)], "c": cluster},
         settings={"skip_unavailable_shards": 1},
     )
+    hosts = list(dict.fromkeys((host, port) for listed, *_ in rows for host, port in listed))
     found: dict[int, list[LiveObject]] = {}
-    for number, database, table, engine, sql, select, hooks, total_rows, total_bytes in rows:
+    for _, number, database, table, engine, sql, select, hooks, total_rows, total_bytes in rows:
         live = LiveObject(
             name=QName(database, table), engine=engine, sql=sql, select=select, total_rows=int(total_rows),
             total_bytes=int(total_bytes), hooked_views=tuple(QName(*pair) for pair in hooks),

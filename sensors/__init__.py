@@ -14,6 +14,7 @@ from sensors.landing import build_landing_sensor, landings_of
 from sensors.late_data import build_late_data_sensor
 from sensors.merge_backlog import build_merge_backlog_sensor
 from sensors.reaper import build_reaper_sensor
+from sensors.tuner import build_tuner_sensor
 from sensors.view_health import build_view_health_sensor
 
 SENSORS_VARIABLE = "CHMV_SENSORS"
@@ -40,6 +41,7 @@ def build_sensors(pipeline: Pipeline, *, running: bool = False) -> list[dg.Senso
             build_freshness_sensor,
             build_reaper_sensor,
             build_drift_sensor,
+            build_tuner_sensor,
         )
     ]
     return [*ingesting, *recovering, *build_alert_sensors(pipeline, running=running)]

@@ -61,7 +61,7 @@ def _run_sensor(status: dg.DefaultSensorStatus, send: Send) -> dg.SensorDefiniti
         name=RUN_SENSOR,
         minimum_interval_seconds=INTERVAL_SECONDS,
         default_status=status,
-        description="A run of this location failed → the webhook of CHMV_ALERT_URL.",
+        description="Tells the webhook of CHMV_ALERT_URL that a run of this location failed.",
     )
     def run_failure_alert_sensor(context: dg.RunFailureSensorContext) -> dg.SkipReason | None:
         alert = run_alert(context.dagster_run, failure_text(context))
@@ -76,7 +76,7 @@ def _isolation_sensor(status: dg.DefaultSensorStatus, send: Send, now: Callable[
         name=ISOLATION_SENSOR,
         minimum_interval_seconds=INTERVAL_SECONDS,
         default_status=status,
-        description="A repair gave up and isolated its view → the webhook of CHMV_ALERT_URL.",
+        description="Tells the webhook of CHMV_ALERT_URL that a view went on throwing and was taken off (isolated).",
     )
     def isolation_alert_sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         moment = now()
@@ -154,7 +154,7 @@ def _check_sensor(
         name=CHECK_SENSOR,
         minimum_interval_seconds=INTERVAL_SECONDS,
         default_status=status,
-        description="An asset check of this location failed → the webhook of CHMV_ALERT_URL.",
+        description="Tells the webhook of CHMV_ALERT_URL that an asset check of this location failed.",
     )
     def check_failure_alert_sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         cursor = load_checks_cursor(context.cursor)

@@ -39,5 +39,5 @@ def read_cursor(text: str | None, version: int, read: Callable[[Any], T], fresh:
         if found != version:
             return fresh(f"The cursor has version {found}, not {version}, and is started afresh.")
         return read(document)
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError):
         return fresh("The cursor was not readable and is started afresh.")

@@ -16,6 +16,7 @@ from chmv_assets.drift import Known, read_drift
 from chmv_assets.pipeline import Pipeline
 from chmv_assets.translator import AssetTranslator
 from resources.clickhouse_resource import ClickHouseResource
+from resources.journal import cluster_from_environment
 from resources.webhook import alerts_on, send_alert
 from sensors.alert_texts import FOUND_BY, drift_alert
 from sensors.alerts import Send
@@ -42,14 +43,15 @@ def build_drift_sensor(
         name=NAME,
         minimum_interval_seconds=int(pipeline.settings.limits.sensor_every),
         default_status=status_of(running),
-        description="The live DDL is not the declared one, or objects are not declared → failed checks and an alert. Repairs nothing.",
+        description="Sees objects on the server that are not as the DDL folder declares them, or not declared at all; fails their check and sends an alert. Repairs nothing.",
     )
     def drift_sensor(
         context: dg.SensorEvaluationContext, clickhouse: ClickHouseResource
     ) -> dg.SensorResult | dg.SkipReason:
         try:
             with clickhouse.connect(sensor=NAME) as server:
-                seen = read_drift(server, pipeline.catalog, known, COMPARED_PER_TICK)
+                cluster = cluster_from_environment(environ)
+                seen = read_drift(server, pipeline.catalog, known, COMPARED_PER_TICK, cluster)
         except ChmvError as error:
             return dg.SkipReason(
                 f"the server could not be asked, nothing is decided and the next tick looks again: {error}"

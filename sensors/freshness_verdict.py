@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
-from chmv_assets.core.catalog import Catalog
 from chmv_assets.core.freshness import Lag, LagKind, Routed, Seen
+from chmv_assets.core.freshness_reach import Reach
 from chmv_assets.core.names import QName
 from chmv_assets.core.recovery import TO_PRIMARY, TO_SNAPSHOT, Ask
 from chmv_assets.core.settings import ObjectPolicy
@@ -29,7 +29,6 @@ _TOLD = 8  # targets that are named; the rest is counted
 _IN_PASSING: tuple[LagKind, ...] = ("staged", "refresh")  # part of normal work while it is young
 _NEVER_BEHIND: tuple[LagKind, ...] = ("repair",)  # no reason to leave the primary, but one not to go back to it
 
-Reach = Callable[[QName], Sequence[QName]]
 Policies = Callable[[QName], ObjectPolicy]
 
 
@@ -65,34 +64,6 @@ def _decode(document: Any) -> Cursor:
         for name, (since, evidence) in document["incidents"].items()
     }
     return Cursor(incidents=incidents, calm={str(name): int(ticks) for name, ticks in document["calm"].items()})
-
-
-def build_reach(catalog: Catalog) -> Reach:
-    """Which targets with readers an object holds back: a view its target, a table what is computed from it, and so on down."""
-    fed: dict[QName, list[QName]] = {}
-    for edge in catalog.edges:
-        target = catalog.objects[edge.dest].target
-        if edge.kind == "trigger" and target is not None:
-            fed.setdefault(edge.source, []).append(target)
-    written = {edge.dest for edge in catalog.edges if edge.kind == "writes"}
-    known: dict[QName, tuple[QName, ...]] = {}
-
-    def reach(subject: QName) -> tuple[QName, ...]:
-        if subject not in known:
-            made = catalog.objects.get(subject)
-            waiting = [made.target or subject] if made is not None else []
-            found: list[QName] = []
-            while waiting:
-                table = waiting.pop()
-                if table not in found:
-                    found.append(table)
-                    waiting += fed.get(table, ())
-            known[subject] = tuple(
-                sorted(one for one in found if one in written and catalog.objects[one].kind != "inner_table")
-            )
-        return known[subject]
-
-    return reach
 
 
 def decide(seen: Seen, cursor: Cursor, *, reach: Reach, policies: Policies, now_ms: int) -> Verdict[Cursor]:

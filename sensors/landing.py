@@ -53,7 +53,7 @@ def build_landing_sensor(
         job_name=INGEST_JOB,
         minimum_interval_seconds=INTERVAL_SECONDS,
         default_status=status_of(running),
-        description="New landing files → ingest_job for their source.",
+        description="Sees new landing files; asks for ingest_job of their source.",
     )
     def landing_sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         moment = now()

@@ -120,7 +120,7 @@ def build_late_data_sensor(pipeline: Pipeline, *, running: bool, now: Clock = ti
     return build_recovery_sensor(
         pipeline,
         name=NAME,
-        description="Late rows → the touched windows of targets that cannot take them by themselves are rebuilt, newest first.",
+        description="Sees rows that arrive later than lateness_tolerance; asks recovery_job to rebuild the windows of targets that cannot take them by themselves (opaque views), newest first.",
         running=running,
         now=now,
         read=read,

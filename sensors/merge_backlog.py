@@ -58,7 +58,7 @@ def build_merge_backlog_sensor(pipeline: Pipeline, *, running: bool, now: Clock 
     return build_recovery_sensor(
         pipeline,
         name=NAME,
-        description="Merges lag behind inserts → one partition is merged, or batches wait in staging and readers read the snapshot.",
+        description="Sees partitions with too many parts, before the server delays inserts; slows our ingest, merges that one partition, or lets new batches wait in staging.",
         running=running,
         now=now,
         read=read,

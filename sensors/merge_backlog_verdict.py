@@ -16,11 +16,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from chmv_assets.core.backlog import Fullest, parts_per_second, seconds_to_delay
 from chmv_assets.core.diversions import Diversion
 from chmv_assets.core.names import QName, parse_qname
 from chmv_assets.core.recovery import Ask
 from chmv_assets.core.thresholds import Limits, in_peak
-from resources.backlog import Backlog, Fullest
+from resources.backlog import Backlog
 from sensors.cursors import dump_cursor, read_cursor
 from sensors.verdict import Verdict
 
@@ -156,9 +157,9 @@ def decide(
 def judge(found: Fullest, before: Known | None, now: float, limits: Limits) -> Judged:
     """The tier of one table, by its parts, their trend, and the tier that it comes from."""
     rate = 0.0
-    if before is not None and before.partition_id == found.partition_id and now > before.at:
-        rate = (found.parts - before.parts) / (now - before.at)
-    ahead = _seconds_to(found, rate)
+    if before is not None:
+        rate = parts_per_second(found, before.partition_id, before.parts, now - before.at)
+    ahead = seconds_to_delay(found, rate)
     act, divert = limits.parts_act * found.parts_to_delay, limits.parts_divert * found.parts_to_throw
     was = before.tier if before is not None else CALM
     soon = ahead is not None and ahead <= limits.forecast and found.parts > limits.parts_warn
@@ -171,12 +172,6 @@ def judge(found: Fullest, before: Known | None, now: float, limits: Limits) -> J
     else:
         tier = CALM
     return Judged(found=found, tier=tier, per_second=rate, seconds_to_delay=ahead)
-
-
-def _seconds_to(found: Fullest, rate: float) -> float | None:
-    if found.parts >= found.parts_to_delay:
-        return 0.0
-    return (found.parts_to_delay - found.parts) / rate if rate > 0 else None
 
 
 def _worst(judged: Sequence[Judged]) -> Judged | None:

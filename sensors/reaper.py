@@ -37,7 +37,7 @@ def build_reaper_sensor(
         name=NAME,
         minimum_interval_seconds=INTERVAL_SECONDS,
         default_status=status_of(running),
-        description=f"Runs that lost their process (of {pipeline.ddl_dir.name}, on this host) → failed, so that they are retried.",
+        description=f"Sees runs (of {pipeline.ddl_dir.name}, on this host) whose process is gone; marks them as failed, so that Dagster retries them.",
     )
     def reaper_sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         origin = context.code_location_origin

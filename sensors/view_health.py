@@ -82,7 +82,7 @@ def build_view_health_sensor(pipeline: Pipeline, *, running: bool, now: Clock = 
     return build_recovery_sensor(
         pipeline,
         name=NAME,
-        description="Views that are dropped, detached, changed, unhooked or throw, lost targets and partitions, comparisons that failed → recovery_job.",
+        description="Sees views that are gone, detached, altered, not fired or throw, targets and partitions that are gone, and comparisons that failed; asks recovery_job to mend them and to rebuild what was missed.",
         running=running,
         now=now,
         read=read,

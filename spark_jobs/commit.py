@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
+from typing import Any
 
 from clickhouse_connect.driver.client import Client
 
@@ -40,22 +41,31 @@ _JOURNAL_WINDOW = 10_000
 
 
 def prepare_journal(client: Client, cluster: str = "") -> None:
-    """Create the table of batches where it is missing, and let it refuse a second move from the same row."""
-    for sql in (*render_foundation(cluster), BATCHES.render_create(cluster)):
-        run_statement(client, plain(sql))
-    if not cluster:
-        ready = fetch_rows(
-            client,
-            plain(
-                "SELECT position(engine_full, 'non_replicated_deduplication_window') FROM system.tables "
-                "WHERE database = {database:String} AND name = {table:String}",
-                database=BATCHES.name.database,
-                table=BATCHES.name.table,
-            ),
-        )
-        if not ready[0][0]:
-            change = f"MODIFY SETTING non_replicated_deduplication_window = {_JOURNAL_WINDOW}"
-            run_statement(client, plain(f"ALTER TABLE {BATCHES.sql} {change}"))
+    """Create the table of batches where it is missing, and let it refuse a second move from the same row.
+
+    One that is there as it should be is left alone: an account that may only ingest has no right to create it.
+    """
+    windows = _fetch_windows(client)
+    if not windows:
+        for sql in (*render_foundation(cluster), BATCHES.render_create(cluster)):
+            run_statement(client, plain(sql))
+        windows = _fetch_windows(client)
+    if not cluster and not windows[0][0]:
+        change = f"MODIFY SETTING non_replicated_deduplication_window = {_JOURNAL_WINDOW}"
+        run_statement(client, plain(f"ALTER TABLE {BATCHES.sql} {change}"))
+
+
+def _fetch_windows(client: Client) -> list[tuple[Any, ...]]:
+    """One row if there is a table of batches: whether it has a window of deduplication."""
+    return fetch_rows(
+        client,
+        plain(
+            "SELECT position(engine_full, 'non_replicated_deduplication_window') FROM system.tables "
+            "WHERE database = {database:String} AND name = {table:String}",
+            database=BATCHES.name.database,
+            table=BATCHES.name.table,
+        ),
+    )
 
 
 def fetch_batch(client: Client, source: QName, batch: str, cluster: str = "") -> BatchRecord | None:

@@ -78,9 +78,9 @@ def read_landing(
     """
     if file_format == "parquet":
         frame = spark.read.parquet(*paths)
-        raw = F.to_json(F.struct(*(F.col(_quoted(name)) for name in frame.columns)))
+        raw = F.to_json(F.struct(*(F.col(quote_column(name)) for name in frame.columns)))
         given = {field.name: field.dataType for field in frame.schema.fields}
-        typed = [(c, F.col(_quoted(c.name)), _cast(c, given[c.name])) for c in columns]
+        typed = [(c, F.col(quote_column(c.name)), _cast(c, given[c.name])) for c in columns]
         return _judged(frame, typed, raw, F.lit(None).cast("string"))
     by_name = {column.name: column for column in columns}
     fields = [T.StructField(name, _text_type(by_name.get(name)), True) for name in found]
@@ -90,16 +90,16 @@ def read_landing(
         frame = reader.json(list(paths))
     else:
         frame = reader.option("header", True).option("enforceSchema", False).csv(list(paths))
-    raw = F.coalesce(F.col(_CORRUPT), F.to_json(F.struct(*(F.col(_quoted(name)) for name in found))))
+    raw = F.coalesce(F.col(_CORRUPT), F.to_json(F.struct(*(F.col(quote_column(name)) for name in found))))
     return _judged(
         frame,
-        [(c, F.col(_quoted(c.name)), _cast(c, _text_type(c))) for c in columns],
+        [(c, F.col(quote_column(c.name)), _cast(c, _text_type(c))) for c in columns],
         raw,
         F.when(F.col(_CORRUPT).isNotNull(), F.lit("not a readable record")),
     )
 
 
-def _quoted(name: str) -> str:
+def quote_column(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -112,8 +112,8 @@ def _text_type(column: LandingColumn | None) -> T.DataType:
 def _cast(column: LandingColumn, given: T.DataType) -> Column:
     """The value in its type, or null where it has none; `cast` would fail the whole job."""
     if given == column.spark_type:
-        return F.col(_quoted(column.name))
-    return F.expr(f"try_cast({_quoted(column.name)} AS {column.spark_type.simpleString()})")
+        return F.col(quote_column(column.name))
+    return F.expr(f"try_cast({quote_column(column.name)} AS {column.spark_type.simpleString()})")
 
 
 def _judged(

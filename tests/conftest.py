@@ -17,15 +17,19 @@ from resources.clickhouse import Endpoint, Server
 from resources.engine import EngineInfo, EngineOptions, start_engine, stop_engine
 
 # What takes minutes in one piece comes first: begun last, it would leave the other workers idle (`--no-loadscope-reorder`).
-_LONG = ("tests/spark/chaos/", "tests/e2e/test_recovery", "tests/stateful/", "tests/torture/", "tests/spark/", "tests/browser/", "tests/e2e/", "tests/integration/rebuild/")  # fmt: skip
+_LONG = ("tests/spark/chaos/", "tests/e2e/test_recovery", "tests/e2e/test_soak", "tests/stateful/", "tests/torture/", "tests/spark/", "tests/browser/", "tests/e2e/", "tests/integration/rebuild/")  # fmt: skip
 
 
 # On demand (CONTRIBUTING.md): clusters of Spark processes.
 collect_ignore = [] if os.environ.get("CHMV_THOROUGH") else ["spark/test_standalone_cluster.py", "spark/test_ingest_on_cluster.py"]  # fmt: skip
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Longest files first, otherwise in order."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Longest files first, otherwise in order; what is marked `thorough` only on demand."""
+    if not os.environ.get("CHMV_THOROUGH"):
+        long = [item for item in items if item.get_closest_marker("thorough")]
+        items[:] = [item for item in items if item not in long]
+        config.hook.pytest_deselected(items=long)
 
     def rank(item: pytest.Item) -> int:
         return next((at for at, prefix in enumerate(_LONG) if item.nodeid.startswith(prefix)), len(_LONG))

@@ -11,10 +11,12 @@ import click
 
 from chmv_assets.cli.options import json_option
 from chmv_assets.cli.output import console, print_json, told
+from chmv_assets.cli.picture import Picture, write_out
 from chmv_assets.cli.runtime import read_runtime
 from chmv_assets.core.catalog import Catalog
 from chmv_assets.core.model import Finding
-from chmv_assets.core.render import graph_document, render_dot, render_mermaid
+from chmv_assets.core.render import graph_document
+from chmv_assets.core.settings import Settings
 from chmv_assets.pipeline import DEMO_DDL, load_pipeline
 
 if TYPE_CHECKING:
@@ -38,6 +40,11 @@ databases_option = click.option(
 def ddl_folder(ddl: Path | None) -> Path:
     """The folder that a command works on."""
     return ddl or Path(os.environ.get("CHMV_DDL_DIR") or DEMO_DDL)
+
+
+def _title(folder: Path) -> str:
+    """What a folder is called; `ddl` alone says nothing."""
+    return "chmv demo" if folder == DEMO_DDL else "/".join(folder.resolve().parts[-2:])
 
 
 def _load(ddl: Path | None, live: bool, databases: tuple[str, ...]) -> tuple[Catalog, tuple[Disagreement, ...]]:
@@ -141,32 +148,54 @@ def _print_findings(findings: list[Finding], catalog: Catalog, failing: bool) ->
     default=24,
     show_default=True,
     metavar="HOURS",
-    help="With --runtime: how far to look back.",
+    help="With --runtime and --live-status: how far to look back in the server's logs.",
+)
+@click.option(
+    "--live-status", is_flag=True, help="Pictures only: ask the server for the status of nodes and the rows of edges."
 )
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["json", "dot", "mermaid", "table"]),
+    type=click.Choice(["json", "dot", "mermaid", "html", "table"]),
     help="[default: json, with --runtime table]",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Pictures only: write there instead of printing.",
+)
+@click.option(
+    "--title", default="", metavar="TEXT", help="With --format html: the page's title.  [default: the folder's name]"
 )
 @told
 def graph_command(
-    ddl: Path | None, live: bool, databases: tuple[str, ...], runtime: bool, hours: float, form: str | None
-) -> None:
+    ddl: Path | None, live: bool, databases: tuple[str, ...], runtime: bool, hours: float, live_status: bool,
+    form: str | None, output: Path | None, title: str,
+) -> None:  # fmt: skip
     """Print the graph: every table, view and dictionary, and how data flows between them.
 
     The JSON is a documented, stable schema (docs/graph.md). With --live it comes from the server, and where the server's
     own hooks disagree with the parsed graph is reported on standard error and under `disagreements`. With --runtime each edge is
     held against query_log and query_views_log: seen or never seen, and what flowed that nobody declared (dashed in pictures).
 
+    --format html is one page that needs nothing else: pan, zoom, search, and every object's DDL and state. With --live-status
+    pictures have the colours of ACTIVE, DEGRADED and STALE and edges as wide as their rows.
+
     \b
     Example:
+      chmv graph --ddl ./ddl --format html --live-status -o graph.html
       chmv graph --ddl ./ddl --format dot | dot -Tsvg > graph.svg
       chmv graph --live --format mermaid
       chmv graph --runtime --since 168
     """
     if form == "table" and not runtime:
         raise click.UsageError("--format table is for --runtime.")
+    if (live_status or output) and form not in ("dot", "mermaid", "html"):
+        raise click.UsageError("--live-status and --output are for --format html, dot and mermaid.")
+    if runtime and form == "html":
+        raise click.UsageError("--runtime is for --format json, table, dot and mermaid; the page takes --live-status.")
     catalog, disagreements = _load(ddl, live, databases)
     for error in catalog.errors:
         click.echo(str(error), err=True)
@@ -186,7 +215,10 @@ def graph_command(
     elif form == "table" and seen is not None:
         seen.print()
     else:
-        dashed = seen.dashed() if seen is not None else ()
-        click.echo(render_dot(catalog, dashed) if form == "dot" else render_mermaid(catalog, dashed), nl=False)
+        folder = ddl_folder(ddl)
+        told_where = not live or ddl is not None or "CHMV_DDL_DIR" in os.environ
+        settings = load_pipeline(folder).settings if told_where else Settings()
+        picture = Picture(catalog, settings, hours if live_status else None, title or _title(folder))
+        write_out(picture.render(form, seen.dashed() if seen is not None else ()), output)
     if catalog.errors:
         raise SystemExit(1)

@@ -21,16 +21,20 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from chmv_assets import demo
 from chmv_assets.cli.output import console, table, told
 from chmv_assets.core.errors import ChmvError, EngineError
+from chmv_assets.core.picture.link import GRAPH_VARIABLE
 from chmv_assets.start import START_VARIABLE
 from resources.clickhouse import Server, endpoint_of
 from resources.dagster_ui import LOOPBACK, DagsterUi, prepare_home
 from resources.engine import EngineInfo, EngineOptions, connection_env, start_engine, stop_engine
 from resources.engine.report import show_progress
+from resources.graph_endpoint import PATH as GRAPH_PATH
 from resources.landing_root import ROOT_VARIABLE
+from resources.metrics_endpoint import HOST_VARIABLE, PATH, PORT_VARIABLE
 from resources.toolchain import find_java
 from sensors import SENSORS_VARIABLE
 
 WORKSPACE = Path(__file__).parents[2] / "workspace.yaml"
+_METRICS_PORT = 9464
 _SUMMARY_QUERY = """{assetNodes{assetKey{path} groupName isMaterializable kinds
  partitionStats{numPartitions numMaterialized}
  assetChecksOrError{... on AssetChecks{checks{name executionForLatestMaterialization{status}}}}}}"""
@@ -92,6 +96,8 @@ def demo_command(headless: bool, rows: int, days: int, port: int, state: Path, f
         window = demo.choose_window(state, rows=rows, days=days, now=datetime.now(timezone.utc))
         os.environ[START_VARIABLE] = window.start.date().isoformat()
         os.environ[ROOT_VARIABLE] = str(state)
+        os.environ[PORT_VARIABLE] = os.environ.get(PORT_VARIABLE) or str(_metrics_port())
+        os.environ.setdefault(GRAPH_VARIABLE, f"http://127.0.0.1:{os.environ[PORT_VARIABLE]}{GRAPH_PATH}")
         os.environ[SENSORS_VARIABLE] = "off" if headless else "on"  # headless ingests at once, a person may watch
         with dg.DagsterInstance.get() as instance:
             demo.fail_orphans(instance)  # nothing of this instance can run yet
@@ -99,11 +105,16 @@ def demo_command(headless: bool, rows: int, days: int, port: int, state: Path, f
         try:
             ui.start()  # it loads while the data does
             _fill(out, engine, window, ingest=headless)
+            with _step(out, "Page of the graph") as done, Server(endpoint_of(engine)) as server:
+                done(str(demo.write_graph(server, state)))
             with _step(out, "Dagster UI and daemon") as done:
                 ui.wait()
                 done(ui.url)
             if headless:
                 _print_summary(out, ui)
+                with Server(endpoint_of(engine)) as server:
+                    found = demo.count_statuses(server)
+                out.print("Targets: " + ", ".join(f"{n} {status}" for status, n in sorted(found.items())) + ".", highlight=False)  # fmt: skip
             else:
                 _show_where(out, ui, engine, state)
                 _wait_for_interrupt(ui)
@@ -135,6 +146,8 @@ def _fill(out: Console, engine: EngineInfo, window: demo.DemoWindow, *, ingest: 
                 files = demo.write_landing(server, window)
                 landed = demo.ingest_landing(instance, window, new_files=files)
                 done(f"{files} new files, rows: " + ", ".join(f"{count:,} {name}" for name, count in landed.items()))
+            with _step(out, "Windows that got late rows") as done:  # what late_data_sensor does when sensors are on
+                done(f"{demo.repair_late(instance, server, window)} rebuilt")
         with _step(out, "Live partitions told to Dagster") as done:
             done(f"{demo.tell_dagster(instance, server, window)} new")
         with _step(out, "First runs") as done:
@@ -215,13 +228,24 @@ def _print_summary(out: Console, ui: DagsterUi) -> None:
         raise ChmvError("demo: not every check passed. Open the UI (`make demo`) and look at the asset's Checks tab.")
 
 
+def _metrics_port() -> int:
+    """Where Prometheus would look for us, or any port that is free."""
+    try:
+        return _free_port(_METRICS_PORT)
+    except EngineError:
+        return _free_port(0)
+
+
 def _show_where(out: Console, ui: DagsterUi, engine: EngineInfo, state: Path) -> None:
+    metrics = f"http://{os.environ.get(HOST_VARIABLE) or LOOPBACK}:{os.environ[PORT_VARIABLE]}{PATH}"
     out.print()
     out.print(f"  The asset graph     {ui.url}/asset-groups", highlight=False)
     out.print(f"  One target          {ui.url}/assets/shop/revenue_daily?view=partitions", highlight=False)
     out.print(f"  Landing files       {ui.url}/locations/chmv/sensors/landing_sensor", highlight=False)
     out.print(f"  One view's lineage  {ui.url}/assets/shop/traffic_hourly_mv?view=lineage", highlight=False)
     out.print(f"  ClickHouse (HTTP)   {engine.url}/play", highlight=False)
+    out.print(f"  Metrics             {metrics}", highlight=False)
+    out.print(f"  The graph as a page {os.environ[GRAPH_VARIABLE]}", highlight=False, soft_wrap=True)
     out.print(f"\n  Ctrl-C stops everything; the data stays in {state} for the next time.", style="dim", soft_wrap=True)
 
 

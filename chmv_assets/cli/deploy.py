@@ -48,6 +48,7 @@ def plan_command(ddl: Path | None, out: Path | None, steps: bool, as_json: bool)
       chmv plan --ddl ./ddl --out plan.json && chmv apply plan.json --allow-rewrite
     """
     from chmv_assets.core.deploy.codec import encode_plan, plan_document
+    from chmv_assets.core.deploy.sealing import seal_plan, without_slots
     from chmv_assets.deploy import make_plan
     from resources.clickhouse import Server, endpoint_from_environment
 
@@ -59,7 +60,7 @@ def plan_command(ddl: Path | None, out: Path | None, steps: bool, as_json: bool)
     if as_json:
         print_json(plan_document(plan))
     else:
-        _print_plan(plan, steps=steps)
+        _print_plan(without_slots(seal_plan(plan)), steps=steps)
         if out is not None:
             click.echo(f"Written to {out}. Apply it with `chmv apply {out}`.", err=True)
     if plan.changes or plan.untold:
@@ -118,12 +119,14 @@ def _print_cutovers(plan: Plan, steps: bool) -> None:
         )
     )
     if steps:
+        from chmv_assets.core.deploy.cutover_plan import is_fresh, plan_fresh
         from chmv_assets.deploy import catalog_of
         from resources.deploy.cutover import explain_cutover
 
         catalog = catalog_of(plan)
         for at, one in enumerate(plan.cutovers, start=1):
-            for number, step in enumerate(explain_cutover(catalog, one), start=1):
+            shown = plan_fresh(one) if is_fresh(plan, one) else explain_cutover(catalog, one)
+            for number, step in enumerate(shown, start=1):
                 out.print(f"  {at}.{number:<3} {step}", highlight=False, markup=False)
 
 
@@ -173,8 +176,9 @@ def _size(size: int) -> str:
 
 @click.command("apply")
 @click.argument(
-    "plan_path", metavar="PLAN", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path)
+    "plan_path", metavar="[PLAN]", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path)
 )
+@ddl_option
 @click.option("--resume", is_flag=True, help="Go on with the deployment that somebody began and did not end.")
 @click.option(
     "--soak-hours",
@@ -187,12 +191,18 @@ def _size(size: int) -> str:
 @json_option
 @told
 def apply_command(
-    plan_path: Path | None, resume: bool, soak_hours: float, allow_rewrite: bool, allow_destructive: bool, as_json: bool
+    plan_path: Path | None,
+    ddl: Path | None,
+    resume: bool,
+    soak_hours: float,
+    allow_rewrite: bool,
+    allow_destructive: bool,
+    as_json: bool,
 ) -> None:
     """Carry out PLAN, as `chmv plan --out` has written it: exactly that, and only if the server has not moved since.
 
     New views are tried first over a clone of their source. Targets are computed and compared while writers write; then writers wait for a moment (code 469,
-    they send again) in which tables and views are exchanged. Every unit is in the journal: after a crash `--resume` goes on, `chmv rollback` goes back.
+    they send again) in which tables and views are exchanged. A plan holds no secrets: where its statements need some, they are read from the DDL folder. Every unit is in the journal: after a crash `--resume` goes on, `chmv rollback` goes back.
 
     Exit codes: 0 done; 1 refused or failed, the message says what stands; 2 usage.
 
@@ -209,7 +219,7 @@ def apply_command(
         raise click.UsageError("Give a PLAN, or --resume, and not both.")
     plan = decode_plan(plan_path.read_text(encoding="utf-8")) if plan_path is not None else None
     with Server(endpoint_from_environment()) as server:
-        applier = open_applier(server, lambda _line: None, _tell)
+        applier = open_applier(server, lambda _line: None, _tell, ddl_folder(ddl))
         applied = (
             applier.apply(plan, _allowed(allow_rewrite, allow_destructive)) if plan is not None else applier.resume()
         )
@@ -254,7 +264,7 @@ def _print_applied(applied: Applied, as_json: bool) -> None:
 
 
 @click.command("rollback")
-@click.argument("deploy", metavar="DEPLOYMENT", required=False, default="")
+@click.argument("deploy", metavar="[DEPLOYMENT]", required=False, default="")
 @click.option("--dry-run", is_flag=True, help="Print the plan that takes it back, and do nothing.")
 @allow_options[0]
 @allow_options[1]
@@ -272,6 +282,7 @@ def rollback_command(deploy: str, dry_run: bool, allow_rewrite: bool, allow_dest
       chmv rollback 3f2a9c01 --allow-rewrite
     """
     from chmv_assets.core.deploy.codec import plan_document
+    from chmv_assets.core.deploy.sealing import seal_plan, without_slots
     from chmv_assets.deploy import make_rollback, open_applier
     from resources.clickhouse import Server, endpoint_from_environment
 
@@ -281,7 +292,7 @@ def rollback_command(deploy: str, dry_run: bool, allow_rewrite: bool, allow_dest
             if as_json:
                 print_json(plan_document(plan))
             else:
-                _print_plan(plan)
+                _print_plan(without_slots(seal_plan(plan)))
             return
         applier = open_applier(server, lambda _line: None, _tell)
         applied = applier.apply(plan, _allowed(allow_rewrite, allow_destructive))
@@ -299,7 +310,6 @@ def deploys_command(limit: int, as_json: bool) -> None:
     Example:
       chmv deploys
     """
-    from chmv_assets.core.deploy.codec import decode_plan
     from resources.clickhouse import Server, endpoint_from_environment
     from resources.deploy import DeployStore
     from resources.journal import open_journal
@@ -307,11 +317,12 @@ def deploys_command(limit: int, as_json: bool) -> None:
     with Server(endpoint_from_environment()) as server:
         store = DeployStore(open_journal(server))
         records = store.read(limit)
+        plans = store.plans([one.deploy_id for one in records]) if records else {}
         kept = store.kept() if records else []
     document = [
         {
             "deploy_id": one.deploy_id, "plan_id": one.plan_id, "status": one.status, "step": one.step, "at": str(one.updated_at or ""),
-            "changes": [str(change.name) for change in decode_plan(one.plan).changes],
+            "changes": [str(change.name) for change in plans[one.deploy_id].changes] if one.deploy_id in plans else [],
             "kept": [str(name) for name, deploy, _, _ in kept if deploy == one.deploy_id], "detail": one.detail, "owner": one.owner,
         }
         for one in records

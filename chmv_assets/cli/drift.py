@@ -45,11 +45,12 @@ def drift_command(undeclared: bool, as_json: bool, ddl: Path | None) -> None:
     """
     from chmv_assets.drift import read_drift
     from resources.clickhouse import Server, endpoint_from_environment
+    from resources.journal import cluster_from_environment
 
     try:
         pipeline = load_pipeline(ddl_folder(ddl)).require_sound()
         with Server(endpoint_from_environment()) as server:
-            found = read_drift(server, pipeline.catalog)
+            found = read_drift(server, pipeline.catalog, cluster=cluster_from_environment())
     except ChmvError as error:
         click.echo(f"Error: {error}", err=True)
         raise SystemExit(CANNOT_TELL) from error
@@ -66,7 +67,7 @@ def exit_code(found: Drift, *, undeclared: bool) -> int:
     states = {one.state for one in found.comparisons.values()}
     if states & {"changed", "missing"} or (undeclared and found.undeclared):
         return DRIFTED
-    return CANNOT_TELL if "cannot tell" in states else NONE
+    return CANNOT_TELL if "cannot tell" in states or found.silent else NONE
 
 
 def _document(pipeline: Pipeline, found: Drift, code: int) -> dict[str, Any]:
@@ -80,10 +81,12 @@ def _document(pipeline: Pipeline, found: Drift, code: int) -> dict[str, Any]:
                 "file": objects[name].place.file,
                 "line": objects[name].place.line,
                 "rebuild_running": name in found.held,
+                "tuned": [{"what": d.what, "declared": d.declared, "live": d.live} for d in one.tuned],
                 "differences": [{"what": d.what, "declared": d.declared, "live": d.live} for d in one.differences],
             }
             for name, one in found.comparisons.items()
         ],
+        "silent_replicas": list(found.silent),
         "undeclared": [
             {"name": str(one.name), "engine": one.engine, "referred": one.referred} for one in found.undeclared
         ],
@@ -109,6 +112,10 @@ def _print(found: Drift, code: int) -> None:
     )
     if busy := sorted(str(name) for name in found.held if found.comparisons.get(name) is not None):
         out.print(f"A rebuild works on {', '.join(busy)}; they may look different meanwhile.", highlight=False)
+    if found.silent:
+        out.print(f"Not compared, since they do not answer: {', '.join(found.silent)}.", highlight=False, markup=False)
+    if tuned := [f"{name} ({d.what}: {d.live})" for name, one in found.comparisons.items() for d in one.tuned]:
+        out.print(f"Tuned by chmv for a while, no drift: {', '.join(tuned)}.", highlight=False, markup=False)
     if code == NONE:
         besides = " Objects that are not declared count with --undeclared." if found.undeclared else ""
         out.print(f"No drift.{besides}", style="bold green", highlight=False)

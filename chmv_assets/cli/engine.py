@@ -14,6 +14,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from chmv_assets.cli.groups import CommandGroup
 from chmv_assets.cli.options import json_option
 from chmv_assets.cli.output import told
 from resources.engine import (
@@ -51,7 +52,7 @@ _tcp_port = click.option(
 )
 
 
-@click.group("engine")
+@click.group("engine", cls=CommandGroup)
 def engine_group() -> None:
     """The ClickHouse server that chmv uses.
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -48,6 +49,16 @@ def _time(moment: datetime | None) -> str | None:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z") if moment else None
 
 
+def _nothing(name: str, hint: str, *filters: tuple[str | None, Iterable[str]]) -> str:
+    """What to say when there is nothing to show: a filter (asked for, known names) that knows its name not is no empty journal."""
+    for asked, known in filters:
+        names = set(known)
+        if asked is not None and names and asked not in names:
+            near = difflib.get_close_matches(asked, names, n=3, cutoff=0.5)
+            return f"No {name} of {asked}." + (f" Did you mean {' or '.join(near)}?" if near else "")
+    return f"No {name} yet. {hint}."
+
+
 def _tell(
     name: str, documents: Sequence[Mapping[str, object]], columns: Mapping[str, str], nothing: str, *, as_json: bool
 ) -> None:
@@ -55,7 +66,7 @@ def _tell(
     if as_json:
         print_json({name: documents})
     elif not documents:
-        console().print(f"No {name} yet. {nothing}.", highlight=False)
+        console().print(nothing, highlight=False, markup=False)
     else:
         rows = [[_cell(field, document[field]) for field in columns.values()] for document in documents]
         console().print(table(f"{name}: {len(documents)}", tuple(columns), rows))
@@ -85,10 +96,9 @@ def watermarks_command(source: str | None, target: str | None, as_json: bool) ->
     """
     journal = _journal()
     with journal.server:
+        noted = journal.read_watermarks()
         marks = [
-            mark
-            for mark in journal.read_watermarks()
-            if source in (None, str(mark.source_id)) and target in (None, str(mark.target_table))
+            mark for mark in noted if source in (None, str(mark.source_id)) and target in (None, str(mark.target_table))
         ]
     documents = [
         {
@@ -108,7 +118,12 @@ def watermarks_command(source: str | None, target: str | None, as_json: bool) ->
         "watermarks",
         documents,
         _WATERMARK_COLUMNS,
-        "`chmv ingest SOURCE PATH` brings rows in and sets them",
+        _nothing(
+            "watermarks",
+            "`chmv ingest SOURCE PATH` brings rows in and sets them",
+            (target, (str(mark.target_table) for mark in noted)),
+            (source, (str(mark.source_id) for mark in noted)),
+        ),
         as_json=as_json,
     )
 
@@ -145,7 +160,8 @@ def batches_command(limit: int, as_json: bool) -> None:
         }
         for record in records
     ]
-    _tell("batches", documents, _BATCH_COLUMNS, "`chmv ingest SOURCE PATH` sends the first one", as_json=as_json)
+    nothing = _nothing("batches", "`chmv ingest SOURCE PATH` sends the first one")
+    _tell("batches", documents, _BATCH_COLUMNS, nothing, as_json=as_json)
 
 
 @click.command("rebuilds")
@@ -177,6 +193,7 @@ def rebuilds_command(target: str | None, limit: int, as_json: bool) -> None:
     with journal.server:
         records = journal.read_rebuilds(limit, target=target or "")
         running = {one.target for one in records if one.status == "running"}
+        known = [str(one.target) for one in journal.read_rebuilds(limit, target="")] if target and not records else []
         holders = {name: journal.locks.holder(lease_name(name)) for name in running}
     documents = [
         {
@@ -196,4 +213,4 @@ def rebuilds_command(target: str | None, limit: int, as_json: bool) -> None:
         for one in records
     ]
     nothing = "`chmv rebuild TARGET --window A..B`, or a target that is materialized in Dagster, makes the first one"
-    _tell("rebuilds", documents, _REBUILD_COLUMNS, nothing, as_json=as_json)
+    _tell("rebuilds", documents, _REBUILD_COLUMNS, _nothing("rebuilds", nothing, (target, known)), as_json=as_json)

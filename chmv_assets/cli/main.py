@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from chmv_assets import __version__
+from chmv_assets.cli.groups import EXIT_CODES, CommandGroup, with_exit_codes
 
 _COMMANDS = {
     "check": "chmv_assets.cli.catalog:check_command",
@@ -27,13 +28,56 @@ _COMMANDS = {
     "rollback": "chmv_assets.cli.deploy:rollback_command",
     "deploys": "chmv_assets.cli.deploy:deploys_command",
     "recover": "chmv_assets.cli.recover:recover_command",
+    "tune": "chmv_assets.cli.tune:tune_command",
     "status": "chmv_assets.cli.status:status_command",
     "thresholds": "chmv_assets.cli.status:thresholds_command",
+    "metrics": "chmv_assets.cli.metrics:metrics_command",
+    "doctor": "chmv_assets.cli.doctor:doctor_command",
+    "grants": "chmv_assets.cli.grants:grants_command",
 }
 
 
-class LazyGroup(click.Group):
+_TASKS = {
+    "Begin": {
+        "demo": "everything at once: a real ClickHouse, DDL, data, the Dagster UI",
+        "engine": "the ClickHouse that chmv brings: start, stop, status, install",
+        "pull": "write a live server's objects into a DDL folder",
+    },
+    "Look": {
+        "check": "all defects and lints of a DDL folder, with file and line",
+        "graph": "how data flows: JSON, DOT, Mermaid, or a page with statuses",
+        "drift": "is the server what the folder declares?",
+        "doctor": "is the server fit for this pipeline?",
+        "status": "every target: ACTIVE, DEGRADED or STALE, and why",
+        "metrics": "what Prometheus sees",
+        "grants": "least privilege: what each account needs on the server",
+        "thresholds": "at which numbers sensors, guardrails and the doctor act, and why",
+    },
+    "Bring data in": {
+        "ingest": "load landing files into a source, exactly once",
+        "batches": "what became of each batch",
+        "watermarks": "how far each window of each target is known to be right",
+    },
+    "Repair": {
+        "reconcile": "does a target equal what its views' queries give?",
+        "rebuild": "replace windows of a target by what its views give, while writers write",
+        "rebuilds": "rebuilds that run, are unverified, or were done",
+        "recover": "repair a view or a target now, as the sensors do",
+        "tune": "slow writers in an insert storm, watch, take it back",
+    },
+    "Change": {
+        "plan": "what differs between folder and server, what it takes, at what risk",
+        "apply": "carry out a plan under live writers",
+        "rollback": "take a deployment back, finished or not",
+        "deploys": "what was deployed, and what is kept aside",
+    },
+}
+
+
+class LazyGroup(CommandGroup):
     """A group whose commands are loaded on demand: `chmv check` must not wait for Dagster to import."""
+
+    tasks = _TASKS
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -43,10 +87,12 @@ class LazyGroup(click.Group):
             return None
         module, _, attribute = _COMMANDS[cmd_name].partition(":")
         command: Any = getattr(importlib.import_module(module), attribute)
-        return command  # type: ignore[no-any-return]
+        return with_exit_codes(command)
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.group(
+    cls=LazyGroup, epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120}
+)
 @click.version_option(__version__, prog_name="chmv")
 def main() -> None:
     """ClickHouse materialized-view pipelines in Dagster: rebuilt under live ingestion, nothing lost, nothing doubled.

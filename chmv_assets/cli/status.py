@@ -97,7 +97,7 @@ def _row(one: TargetStatus) -> list[object]:
 @json_option
 @told
 def thresholds_command(ddl: Path | None, as_json: bool) -> None:
-    """Show the numbers at which sensors speak up, act and calm down, and why each default is what it is.
+    """Show the numbers at which sensors, guardrails and the doctor speak up, act and calm down, and why each default is what it is.
 
     `thresholds:` in chmv.yaml overrides them.
 

@@ -169,7 +169,7 @@ def decide_capability(
     if missing:
         problems.append(f"server {version} lacks the setting(s) {', '.join(missing)} (upgrade to 26.2 or newer)")
     for one in facts:
-        problem, alters = _judge_table(one)
+        problem, alters = judge_table(one)
         problems += problem
         statements += alters
     return Capability(
@@ -177,7 +177,8 @@ def decide_capability(
     )
 
 
-def _judge_table(facts: TableFacts) -> tuple[list[str], list[str]]:
+def judge_table(facts: TableFacts) -> tuple[list[str], list[str]]:
+    """What keeps one table from being exact, and the statements that cure it."""
     if (
         facts.engine == "Null"
     ):  # keeps no rows; passes the token on to its views (measured on 26.7, first and in mid-chain)

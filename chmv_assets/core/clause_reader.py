@@ -73,12 +73,17 @@ def read_settings(cursor: Cursor) -> tuple[tuple[str, str], ...]:
         cursor.next()
         first = cursor.at
         _skip_value(cursor)
-        pairs.append((key, cursor.slice(first, cursor.at).strip("'")))
+        pairs.append((key, _without_quotes(cursor.slice(first, cursor.at))))
         if not cursor.take_op(","):
             break
     if bracket:
         cursor.take_op(")")
     return tuple(pairs)
+
+
+def _without_quotes(text: str) -> str:
+    """What stands between the quotes of a literal, as written: a quote that belongs to it stays."""
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] == "'" else text
 
 
 def _skip_value(cursor: Cursor) -> None:

@@ -13,17 +13,20 @@ replica) does not count either, nor do a cluster in ON CLUSTER and our own gates
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from decimal import Decimal, InvalidOperation
 
 from chmv_assets.core.compare_columns import compare_columns
 from chmv_assets.core.engine_forms import dictionary_source_form, engine_argument_forms, engine_name, own_engine
 from chmv_assets.core.gate import GATE_PREFIX
 from chmv_assets.core.model import VIEW_KINDS, Object, Refresh, family
+from chmv_assets.core.secrets import mask_known
 from chmv_assets.core.spelling import BUILTIN, Form, Vocabulary, parts_of
 from chmv_assets.core.verdict_parts import Comparison, Difference, Findings, State
 
 __all__ = ["Comparison", "Difference", "State", "compare_objects"]
 _NOT_TABLES = (*VIEW_KINDS, "view", "dictionary")
+_LISTED = ("index ", "projection ", "constraint ")
 _COARSE_INDEXES = ("vector_similarity", "text")  # whose granules are as large as can be unless it is declared
 _COARSE = "100000000"
 
@@ -49,7 +52,18 @@ def compare_objects(
     if declared.comment != live.comment:
         found.differ("COMMENT", declared.comment, live.comment)
     _compare_settings(found, declared, live)
-    return found.verdict()
+    return _without_secrets(found.verdict(), declared, live)
+
+
+def _without_secrets(verdict: Comparison, declared: Object, live: Object) -> Comparison:
+    """Differences are shown to people. What stands in a statement of ours later (indexes, projections, constraints) stays as it is."""
+    shown = tuple(
+        one
+        if one.what.startswith(_LISTED)
+        else replace(one, declared=mask_known(one.declared, declared.sql), live=mask_known(one.live, live.sql))
+        for one in verdict.differences
+    )
+    return replace(verdict, differences=shown)
 
 
 def _sort(made: Object) -> str:

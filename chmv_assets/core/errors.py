@@ -7,6 +7,7 @@
     ├── PullRefused          a folder into which the server's objects cannot be written as asked
     ├── EngineError          the embedded server could not be installed, started, found or stopped
     ├── ServerError          the server refused a statement; carries code, name and query id
+    ├── ClusterRefused       a cluster that chmv cannot work on (core.cluster)
     ├── RebuildRefused       a window cannot be rebuilt safely; says why and what to do
     │   └── RebuildDisturbed inserts kept arriving
     ├── RefreshFailed        a refreshable view that was not refreshed
@@ -33,6 +34,8 @@ from collections.abc import Iterable, Sequence
 from chmv_assets.core.model import Finding
 
 _MISSING = frozenset({60, 81})  # UNKNOWN_TABLE, UNKNOWN_DATABASE
+_DENIED = 497  # ACCESS_DENIED
+_TO_DO_WHEN_DENIED = " The account lacks this right: `chmv grants --role reader|ingester|recovery` prints what each one needs (docs/privileges.md)."
 
 
 class ChmvError(Exception):
@@ -88,12 +91,21 @@ class ServerError(ChmvError):
         self.query_id = query_id
         label = f" (code {code} {code_name}".rstrip() + ")" if code is not None else ""
         tail = f" [query_id {query_id}]" if query_id else ""
-        super().__init__(f"{message}{label}{tail}")
+        super().__init__(f"{message}{label}{tail}{_TO_DO_WHEN_DENIED if code == _DENIED else ''}")
 
     @property
     def is_missing(self) -> bool:
         """Whether a table or a database was asked for that is not there."""
         return self.code in _MISSING
+
+    @property
+    def is_denied(self) -> bool:
+        """Whether the account lacks a right."""
+        return self.code == _DENIED
+
+
+class ClusterRefused(ChmvError):
+    """A cluster on which a statement would reach some of what it is meant for, and not all."""
 
 
 class RebuildRefused(ChmvError):

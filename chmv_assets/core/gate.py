@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 
 from chmv_assets.core.names import QName, quote_identifier
-from chmv_assets.core.own_tables import on_cluster
 from chmv_assets.core.system_tables import system_table
 
 # `core.retry` knows a refusal by this word.
@@ -28,16 +27,16 @@ def gate_name(rebuild_id: str) -> str:
     return f"{GATE_PREFIX}{rebuild_id}"
 
 
-def render_shut(source: QName, rebuild_id: str, until_ms: int, cluster: str = "") -> str:
+def render_shut(source: QName, rebuild_id: str, until_ms: int) -> str:
     """Shut the gate until a moment of the server's clock."""
     condition = f"now64(3) >= fromUnixTimestamp64Milli({int(until_ms)})"
     name = quote_identifier(gate_name(rebuild_id))
-    return f"ALTER TABLE {source.sql}{on_cluster(cluster)} ADD CONSTRAINT IF NOT EXISTS {name} CHECK {condition}"
+    return f"ALTER TABLE {source.sql} ADD CONSTRAINT IF NOT EXISTS {name} CHECK {condition}"
 
 
-def render_open(source: QName, constraint: str, cluster: str = "") -> str:
+def render_open(source: QName, constraint: str) -> str:
     """Open a gate; a no-op if it is open."""
-    return f"ALTER TABLE {source.sql}{on_cluster(cluster)} DROP CONSTRAINT IF EXISTS {quote_identifier(constraint)}"
+    return f"ALTER TABLE {source.sql} DROP CONSTRAINT IF EXISTS {quote_identifier(constraint)}"
 
 
 def without_gates(sql: str) -> str:

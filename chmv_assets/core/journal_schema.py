@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from chmv_assets.core.batches import BATCHES
-from chmv_assets.core.deploy.deploy_journal import DEPLOYS
+from chmv_assets.core.deploy.deploy_journal import DEPLOYS, render_create_plans
 from chmv_assets.core.diversions import DIVERSIONS
 from chmv_assets.core.manifest import render_create_landing_files, render_create_quarantine
-from chmv_assets.core.names import QName, quote_identifier
+from chmv_assets.core.names import QName, quote_identifier, quote_string
 from chmv_assets.core.outages import OUTAGES
 from chmv_assets.core.own_tables import (
     OWN_DATABASE,
@@ -26,6 +26,7 @@ from chmv_assets.core.own_tables import (
 from chmv_assets.core.rebuild_journal import REBUILDS
 from chmv_assets.core.recovery import RECOVERIES
 from chmv_assets.core.serving_journal import ROUTES, render_create_guards
+from chmv_assets.core.tunings import TUNINGS
 from chmv_assets.core.watermarks import render_create_watermarks
 
 SCHEMA_VERSIONS = QName(OWN_DATABASE, "schema_versions")
@@ -58,6 +59,8 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration(number=7, title="outages", render=lambda cluster: (OUTAGES.render_create(cluster),)),
     Migration(number=8, title="diversions", render=lambda cluster: (DIVERSIONS.render_create(cluster),)),
     Migration(number=9, title="deploys", render=lambda cluster: (DEPLOYS.render_create(cluster),)),
+    Migration(number=10, title="plans", render=render_create_plans),
+    Migration(number=11, title="tunings", render=lambda cluster: (TUNINGS.render_create(cluster),)),
 )
 SCHEMA_VERSION = MIGRATIONS[-1].number
 
@@ -92,13 +95,12 @@ def write_applied(migration: Migration, cluster: str = "") -> Statement:
     return Statement(sql=sql, parameters=values, settings=write_settings(cluster))
 
 
-def check_quorum() -> str:
-    """How many replicas of each own table are alive: `insert_quorum` needs a majority of them.
+def read_replicas() -> str:
+    """How many replicas of each own table there are and are alive, and whether this one takes writes; see `core.quorum`.
 
-    One row per table; a table that is not replicated is not in the answer.
+    One row per table; a table that is not replicated is not in the answer, nor are locks and tables that are kept aside (they have a dot in their name).
     """
     return (
-        "SELECT table, max(total_replicas) AS total, min(active_replicas) AS active, "
-        "active > intDiv(total, 2) AS quorum, max(is_readonly) AS is_readonly "
-        f"FROM system.replicas WHERE database = '{OWN_DATABASE}' GROUP BY table ORDER BY table"
+        "SELECT table, max(total_replicas), min(active_replicas), max(is_readonly) "
+        f"FROM system.replicas WHERE database = {quote_string(OWN_DATABASE)} AND position(table, '.') = 0 GROUP BY table ORDER BY table"
     )

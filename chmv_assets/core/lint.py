@@ -15,6 +15,7 @@ from chmv_assets.core.cadence import split_tuple
 from chmv_assets.core.graph import neighbours, reachable
 from chmv_assets.core.model import VIEW_KINDS, Finding, Object, Severity, family
 from chmv_assets.core.names import QName
+from chmv_assets.core.secrets import find_secrets
 from chmv_assets.core.tokens import split_commas, tokenize
 
 if TYPE_CHECKING:
@@ -48,7 +49,13 @@ def lint_catalog(catalog: Catalog, repeats_trigger: Set[QName]) -> Iterator[Find
             yield from _lint_partition_key(made)
         elif made.kind in ("view", *VIEW_KINDS) and made.reader != "full":
             yield _unread(made)
-        elif made.kind == "external":
+        if made.kind != "inner_table" and find_secrets(made.sql):
+            yield _finding(
+                "secret-in-ddl", "warning", made,
+                "found a password or key in its statement but wanted none. The folder is in version control, and because of it nothing of the folder is "
+                "cached: every process parses it anew. Use a named collection, or a definer's rights.",
+            )  # fmt: skip
+        if made.kind == "external":
             yield _finding("not-declared", "note", made, "is referred to but not declared here: an external node.")
     yield from _lint_dedup_windows(catalog)
 
@@ -226,7 +233,8 @@ def _lint_retention(catalog: Catalog, view: Object) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _lint_partition_key(made: Object) -> Iterator[Finding]:
+def exploding_keys(made: Object) -> Iterator[str]:
+    """Parts of a partition key that take a new value with almost every insert."""
     for part in split_tuple(made.partition_by):
         bare = part.strip().strip('`"')
         column = made.column(bare)
@@ -234,11 +242,16 @@ def _lint_partition_key(made: Object) -> Iterator[Finding]:
         if column is not None and column.type.startswith("LowCardinality"):
             many = None
         if many or _SHORT_PERIOD.search(part):
-            yield _finding(
-                "partition-per-insert", "warning", made,
-                f"is partitioned by {part}, which takes a new value with almost every insert: parts explode and inserts are refused. "
-                "Partition by day or month; put it into ORDER BY.",
-            )  # fmt: skip
+            yield part
+
+
+def _lint_partition_key(made: Object) -> Iterator[Finding]:
+    for part in exploding_keys(made):
+        yield _finding(
+            "partition-per-insert", "warning", made,
+            f"is partitioned by {part}, which takes a new value with almost every insert: parts explode and inserts are refused. "
+            "Partition by day or month; put it into ORDER BY.",
+        )  # fmt: skip
 
 
 def _lint_dedup_windows(catalog: Catalog) -> Iterator[Finding]:

@@ -16,8 +16,9 @@ import hashlib
 import json
 from dataclasses import dataclass
 
-from chmv_assets.core.names import QName, quote_identifier, quote_string
-from chmv_assets.core.own_tables import OWN_DATABASE, Statement, on_cluster
+from chmv_assets.core.names import QName, quote_string
+from chmv_assets.core.own_tables import OWN_DATABASE, Statement, keeper_path, on_cluster
+from chmv_assets.core.system_tables import all_replicas_settings, system_table
 
 LOST_RACE_CODES = frozenset({57, 253})
 KEEP_GENERATIONS = 8
@@ -76,9 +77,8 @@ def render_generation(name: str, state: LockState, cluster: str = "") -> str:
     """The CREATE statement that is the compare-and-set."""
     document = {"lock": name, "owner": state.owner, "token": state.token, "expires_us": state.expires_us}
     table = lock_table(name, state.generation)
-    engine = (
-        f"ReplicatedMergeTree('/clickhouse/chmv/locks/{table.table}', 'lock') ORDER BY tuple()" if cluster else "Null"
-    )
+    path = keeper_path(cluster, "locks", table.table)
+    engine = f"ReplicatedMergeTree({path}, 'lock') ORDER BY tuple()" if cluster else "Null"
     return f"CREATE TABLE {table.sql} (held UInt8) ENGINE = {engine} COMMENT {quote_string(json.dumps(document))}"
 
 
@@ -91,7 +91,7 @@ def read_generations(name: str, cluster: str = "") -> Statement:
 
     On a cluster every node is asked, and one that does not answer fails the read: a generation must not be overlooked.
     """
-    tables = f"clusterAllReplicas({quote_identifier(cluster)}, system.tables)" if cluster else "system.tables"
+    tables = system_table("tables", cluster)
     sql = (
         "SELECT found.name, found.comment, toUnixTimestamp64Micro(now64(6)) FROM (SELECT 1) AS one LEFT JOIN "
         f"(SELECT 1 AS k, name, comment FROM {tables} WHERE database = {{database:String}} "
@@ -100,7 +100,7 @@ def read_generations(name: str, cluster: str = "") -> Statement:
     return Statement(
         sql=sql,
         parameters={"database": OWN_DATABASE, "prefix": lock_prefix(name)},
-        settings={"skip_unavailable_shards": 0} if cluster else {},
+        settings=all_replicas_settings(sql),
     )
 
 

@@ -14,7 +14,9 @@ from chmv_assets.core.landing import Batch
 from chmv_assets.core.names import QName
 from chmv_assets.core.own_tables import (
     OWN_DATABASE,
+    REPLICA_NAME,
     Statement,
+    keeper_path,
     on_cluster,
     read_settings,
     render_own_table,
@@ -42,11 +44,8 @@ def render_create_quarantine(cluster: str = "") -> str:
         "source LowCardinality(String), batch_id String, file String, reason String, row String CODEC(ZSTD(3)), "
         f"quarantined_at {_TIME} DEFAULT now64(6, 'UTC')"
     )
-    engine = (
-        f"ReplicatedMergeTree('/clickhouse/chmv/tables/{QUARANTINE.table}', '{{shard}}-{{replica}}')"
-        if cluster
-        else "MergeTree"
-    )
+    path = keeper_path(cluster, "tables", QUARANTINE.table)
+    engine = f"ReplicatedMergeTree({path}, {REPLICA_NAME})" if cluster else "MergeTree"
     window = "" if cluster else " SETTINGS non_replicated_deduplication_window = 10000"
     return (
         f"CREATE TABLE IF NOT EXISTS {QUARANTINE.sql}{on_cluster(cluster)} ({columns}) ENGINE = {engine} "

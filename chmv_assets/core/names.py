@@ -7,6 +7,7 @@ put a name between backticks. Names are case-sensitive and kept exactly as the s
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -24,6 +25,15 @@ def quote_string(text: str) -> str:
     """
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
+
+
+def quote_map(values: Mapping[str, str]) -> str:
+    """A map literal of strings, as settings take it.
+
+    >>> print(quote_map({"d.t": "x = 'a'"}))
+    {'d.t': 'x = \\'a\\''}
+    """
+    return "{" + ", ".join(f"{quote_string(key)}: {quote_string(value)}" for key, value in values.items()) + "}"
 
 
 def quote_identifier(name: str) -> str:

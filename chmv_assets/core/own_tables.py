@@ -1,7 +1,7 @@
 """How chmv's own tables are spelled and written: one renderer for a single server and for a cluster. Pure text.
 
 Without a cluster the engine is ReplacingMergeTree; with one it is its Replicated form with ON CLUSTER and a Keeper path
-that all shards share, so that every node sees every row. What the tables mean belongs to `batches`, `watermarks` and
+of that cluster, so that every replica sees every row. What the tables mean belongs to `batches`, `watermarks` and
 `journal_schema`.
 """
 
@@ -11,9 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from chmv_assets.core.names import QName, quote_identifier
+from chmv_assets.core.names import QName, quote_identifier, quote_string
+from chmv_assets.core.quorum import JOURNAL_QUORUM
 
 OWN_DATABASE = "chmv"
+REPLICA_NAME = "'{shard}-{replica}'"
 _KEEPER_ROOT = "/clickhouse/chmv"
 _WINDOW = 10_000
 _NARROW = "LowCardinality("
@@ -98,13 +100,21 @@ def render_own_table(name: QName, columns: Sequence[str], order_by: Sequence[str
 def _engine(name: QName, cluster: str) -> str:
     if not cluster:
         return "ReplacingMergeTree(version)"
-    return f"ReplicatedReplacingMergeTree('{_KEEPER_ROOT}/tables/{name.table}', '{{shard}}-{{replica}}', version)"
+    return f"ReplicatedReplacingMergeTree({keeper_path(cluster, 'tables', name.table)}, {REPLICA_NAME}, version)"
+
+
+def keeper_path(cluster: str, kind: str, name: str) -> str:
+    """Where a table of ours is in Keeper, as a literal: each cluster has a journal of its own, and a cluster is one shard.
+
+    >>> keeper_path("main", "tables", "batches")
+    "'/clickhouse/chmv/main/tables/batches'"
+    """
+    return quote_string(f"{_KEEPER_ROOT}/{cluster}/{kind}/{name}")
 
 
 def write_settings(cluster: str = "") -> Mapping[str, Any]:
     """Settings of an INSERT into an own table: at once, and on a cluster only when a majority has it."""
-    quorum = {"insert_quorum": "auto", "insert_quorum_parallel": 0, "insert_quorum_timeout": 60_000} if cluster else {}
-    return {"async_insert": 0, **quorum}
+    return {"async_insert": 0, **(JOURNAL_QUORUM.settings if cluster else {})}
 
 
 def read_settings(cluster: str = "") -> Mapping[str, Any]:

@@ -11,14 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from chmv_assets.core.batches import MAX_SLICE_ROWS
+from chmv_assets.core.thresholds import Limits
 
 Level = Literal["calm", "steady", "busy", "stop"]
 
-BUSY_PARTS = 0.8  # of parts_to_delay_insert: act before the server does
-CALM_PARTS = 0.5
-STOP_PARTS = 0.9  # of parts_to_throw_insert
-BUSY_POOL = 0.85
-CALM_POOL = 0.70
 _STEP = 4  # 16 → 4 → 1: two polls
 
 
@@ -70,28 +66,29 @@ def first_pace(limits: PaceLimits) -> Pace:
     return Pace(batch_rows=limits.normal_rows, parallelism=max(1, limits.max_parallelism // 2))
 
 
-def judge_pressure(pressure: Pressure) -> tuple[Level, str]:
+def judge_pressure(pressure: Pressure, marks: Limits | None = None) -> tuple[Level, str]:
     """The level of the moment and the number that decided it.
 
     >>> judge_pressure(Pressure(parts=850, parts_to_delay=1000, parts_to_throw=3000, pool_tasks=1, pool_size=32))
     ('busy', '850 parts in one partition, inserts are delayed from 1000 on')
     """
+    marks = marks or Limits()
     parts = f"{pressure.parts} parts in one partition"
     pool = f"merge pool {pressure.pool_share:.0%} in use"
-    if pressure.throw_share >= STOP_PARTS:
+    if pressure.throw_share >= marks.parts_stop:
         return "stop", f"{parts}, inserts are refused from {pressure.parts_to_throw} on"
-    if pressure.delay_share >= BUSY_PARTS:
+    if pressure.delay_share >= marks.parts_act:
         return "busy", f"{parts}, inserts are delayed from {pressure.parts_to_delay} on"
-    if pressure.pool_share > BUSY_POOL:
+    if pressure.pool_share > marks.pool_busy:
         return "busy", pool
-    if pressure.delay_share <= CALM_PARTS and pressure.pool_share <= CALM_POOL:
+    if pressure.delay_share <= marks.parts_resume and pressure.pool_share <= marks.pool_peak:
         return "calm", f"{parts}, {pool}"
     return "steady", f"{parts}, {pool}"
 
 
-def adapt_pace(pace: Pace, pressure: Pressure, limits: PaceLimits) -> Pace:
+def adapt_pace(pace: Pace, pressure: Pressure, limits: PaceLimits, marks: Limits | None = None) -> Pace:
     """The pace after one poll."""
-    level, reason = judge_pressure(pressure)
+    level, reason = judge_pressure(pressure, marks)
     rows, parallelism = pace.batch_rows, pace.parallelism
     if level == "stop":
         rows, parallelism = limits.max_rows, 0

@@ -11,6 +11,7 @@ from chmv_assets.core.names import QName, parse_qname
 from chmv_assets.core.own_tables import OWN_DATABASE, OwnTable, Statement, read_settings
 from chmv_assets.core.rebuild_plan import Step, decode_steps, encode_steps
 from chmv_assets.core.settings_values import Protocol
+from chmv_assets.core.versions import CLOCK_BITS, PROCESS_BITS, SEQUENCE_BITS
 
 REBUILDS = OwnTable(
     name=QName(OWN_DATABASE, "rebuilds"),
@@ -20,6 +21,11 @@ REBUILDS = OwnTable(
         "status": "LowCardinality(String)", "steps": "String", "step": "Int32", "detail": "String", "owner": "String",
     },
 )  # fmt: skip
+# When a rebuild began and when its row was written, in milliseconds by the writer's clock: the id begins with the one
+# (`process_identity.new_rebuild_id`; ids of older versions have 12 digits and do not tell), the version holds the other.
+SQL_TELLS_START = "length(rebuild_id) = 20"
+SQL_STARTED_MS = "toInt64(reinterpretAsUInt64(reverse(unhex(substring(rebuild_id, 1, 12)))))"
+SQL_NOTED_MS = f"toInt64(bitAnd(bitShiftRight(version, {SEQUENCE_BITS + PROCESS_BITS}), {2**CLOCK_BITS - 1}))"
 RebuildStatus = Literal["running", "published", "rolled_back", "unverified"]
 
 

@@ -21,7 +21,7 @@ StepKind = Literal[
     "settle", "scratch", "compare", "hold merges", "prebuild", "shut gate", "drain", "complete", "build", "publish", "open gate",
     "release merges", "drop scratch", "hold commits", "replay", "compute", "drop replay", "release commits",
     "prebuild cold", "recheck", "fence", "shadow", "twin", "divert", "raise fence", "compare arrivals", "lower fence",
-    "close fence", "move back", "restore view", "drop twin", "drop shadow", "drop fence", "verify", "switch",
+    "close fence", "move back", "restore view", "drop twin", "drop shadow", "drop fence", "verify", "switch", "require empty",
 ]  # fmt: skip
 _MEANING: dict[StepKind, str] = {
     "settle": "wait until no insert into {name} is in doubt: one that failed half way and will be sent again",
@@ -60,6 +60,7 @@ _MEANING: dict[StepKind, str] = {
     "drop fence": "drop {name}",
     "verify": "compare what was computed for {name} with its views' queries over the same rows",
     "switch": "exchange the view {name} for the declared one, and see that inserts fire it",
+    "require empty": "check that nothing has arrived in {name} yet; else the targets are computed behind a gate after all",
 }
 _INVERSE: dict[StepKind, StepKind] = {
     "shut gate": "open gate",

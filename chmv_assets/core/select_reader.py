@@ -16,6 +16,7 @@ from sqlglot import exp
 
 from chmv_assets.core.model import EdgeKind, Reader, Reference
 from chmv_assets.core.names import QName, parse_qname
+from chmv_assets.core.secrets import mask_secrets
 from chmv_assets.core.select_text import RENAMED_CALLS, Prepared, prepare_select
 from chmv_assets.core.tolerant_reader import read_references
 
@@ -227,6 +228,7 @@ class _Collector:
             return
         literal = next((a.this for a in arguments if isinstance(a, exp.Literal) and a.is_string), None)
         shown = f"{name}('{self.prepared.restore(literal)}')" if literal is not None else name
+        shown = mask_secrets(shown)  # it is the name of a node: everybody sees it
         self._add(QName(FUNCTION_DATABASE, shown), main, f"{name}()")
 
     def _cluster_table(self, arguments: list[exp.Expr]) -> QName | None:

@@ -20,7 +20,15 @@ from chmv_assets.core.cadence import Unit
 from chmv_assets.core.errors import CatalogDefects
 from chmv_assets.core.model import Finding, Place
 from chmv_assets.core.names import QName, parse_qname
-from chmv_assets.core.settings_values import BadValueError, ExtraColumns, LandingFormat, Protocol, Recovery, nearest
+from chmv_assets.core.settings_values import (
+    BadValueError,
+    ExtraColumns,
+    LandingFormat,
+    Protocol,
+    Recovery,
+    TunerMode,
+    nearest,
+)
 from chmv_assets.core.thresholds import THRESHOLDS, Limits, limits_of
 
 SETTINGS_FILE = "chmv.yaml"
@@ -103,6 +111,7 @@ class Settings:
     timezone: str = "UTC"
     start: date | None = None
     databases: tuple[str, ...] = ()
+    tuner: TunerMode = "off"
     defaults: Defaults = Defaults()
     thresholds: tuple[tuple[str, float], ...] = ()  # those that are said; `limits` has all
     sources: Objects = ()
@@ -143,6 +152,7 @@ class Settings:
             "default_database": self.default_database,
             "timezone": self.timezone,
             "databases": list(self.databases),
+            "tuner": self.tuner,
             "defaults": _plain(self.defaults),
             "thresholds": dict(self.thresholds),
         }
@@ -191,6 +201,7 @@ _TOP: dict[str, Reader] = {
     "timezone": values.read_timezone,
     "start": values.read_date,
     "databases": values.read_texts,
+    "tuner": values.read_tuner,
 }
 _DEFAULTS: dict[str, Reader] = {
     "lateness_tolerance": values.read_duration,

@@ -19,10 +19,12 @@ from chmv_assets.core.thresholds import Threshold
 Protocol = Literal["auto", "closed", "gated", "fenced", "owned", "whole"]
 FeedChoice = Literal["auto", "pushdown", "replay"]
 Recovery = Literal["auto", "off"]
+TunerMode = Literal["off", "dry_run", "on"]
 LandingFormat = Literal["parquet", "jsonl", "csv"]
 ExtraColumns = Literal["refuse", "ignore"]
 PROTOCOLS: tuple[Protocol, ...] = ("auto", "closed", "gated", "fenced", "owned", "whole")
 RECOVERIES: tuple[Recovery, ...] = ("auto", "off")
+TUNER_MODES: tuple[TunerMode, ...] = ("off", "dry_run", "on")
 FEEDS: tuple[FeedChoice, ...] = ("auto", "pushdown", "replay")
 LANDING_FORMATS: tuple[LandingFormat, ...] = ("parquet", "jsonl", "csv")
 EXTRA_COLUMNS: tuple[ExtraColumns, ...] = ("refuse", "ignore")
@@ -143,6 +145,16 @@ def read_recovery(value: object) -> Recovery:
     ('off', 'auto')
     """
     return _choice("off" if value is False else value, RECOVERIES, "settings-recovery", "way of recovery")
+
+
+def read_tuner(value: object) -> TunerMode:
+    """Whether the tuner acts; YAML reads a bare `off` as false and a bare `on` as true.
+
+    >>> read_tuner(False), read_tuner(True), read_tuner("dry_run")
+    ('off', 'on', 'dry_run')
+    """
+    plain = {False: "off", True: "on"}[value] if isinstance(value, bool) else value
+    return _choice(plain, TUNER_MODES, "settings-tuner", "mode of the tuner")
 
 
 def read_threshold(threshold: Threshold, value: object) -> float:

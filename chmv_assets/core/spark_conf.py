@@ -33,6 +33,8 @@ _LOOPBACK_MASTER = re.compile(r"spark://(127\.0\.0\.1|localhost|\[::1\]):\d+\Z")
 _REMOTE = re.compile(r"sc://[^\s/;]+(/(;\S*)?)?\Z")
 _KEY = re.compile(r"spark\.[A-Za-z0-9_./-]*[A-Za-z0-9_]\Z")
 _PAIR_END = re.compile(r"(?<!\\);")
+_SECRET_KEY = re.compile(r"(?i)secret|passw(or)?d|token|access[._]?key|account[._]?key|credential")
+_SECRET_VALUE = re.compile(r"://[^\s/@]*:[^\s/@]+@")
 _COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
 _OWN_VARIABLE = {"spark.master": MASTER_VARIABLE, "spark.remote": REMOTE_VARIABLE}
 _MASTERS = ("local[*]", "local[4]", "spark://host:7077", "yarn", "k8s://https://host:443")
@@ -116,6 +118,15 @@ def build_conf(options: SparkOptions, *, java_options: Sequence[str] = ()) -> di
             # Spark puts these before spark.driver.extraJavaOptions, so that what the user says there wins.
             conf["spark.driver.defaultJavaOptions"] = " ".join(_quoted(option) for option in java_options)
     return conf | dict(options.extra)
+
+
+def without_secrets(conf: Mapping[str, str]) -> dict[str, str]:
+    """The settings that a process list may show. Keys as Spark itself hides them (`spark.redaction.regex`), and addresses with a password.
+
+    >>> without_secrets({"spark.master": "local", "spark.hadoop.fs.s3a.secret.key": "x", "spark.jars.repositories": "https://u:p@h"})
+    {'spark.master': 'local'}
+    """
+    return {key: value for key, value in conf.items() if not (_SECRET_KEY.search(key) or _SECRET_VALUE.search(value))}
 
 
 def choose_flags(options: SparkOptions) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ not decided here.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ class Statement:
 
 _STATEMENT_END = re.compile(r"^[ \t]*--[ \t]*\+(?:goose|migrate)[ \t]+StatementEnd", re.IGNORECASE | re.MULTILINE)
 MAX_FILE_BYTES = 32 * 1024 * 1024
+MAX_STATEMENTS = 50_000  # of one file
 _DOWN = re.compile(
     r"^[ \t]*--[ \t]*(?:\+goose[ \t]+Down|\+migrate[ \t]+Down|migrate:down|rambler[ \t]+down)\b[^\n]*$",
     re.IGNORECASE | re.MULTILINE,
@@ -75,7 +77,11 @@ def split_statements(file: SourceFile) -> tuple[list[Statement], list[Finding]]:
         message = f"{broken.what} opens here but is never closed. The rest of the file cannot be read. Close it."
         findings.append(Finding(code="unterminated", severity="error", message=message, place=place))
         tokens = _complete_part(tokens)
-    statements = [_statement(text, group, lines, file.path) for group in _groups(tokens)]
+    groups = list(itertools.islice(_groups(tokens), MAX_STATEMENTS + 1))
+    if len(groups) > MAX_STATEMENTS:
+        message = f"file {file.path}: found more than {MAX_STATEMENTS} statements but wanted at most so many. It is not read. Split it."
+        return [], [Finding(code="too-many-statements", severity="error", message=message, place=Place(file.path, 1))]
+    statements = [_statement(text, group, lines, file.path) for group in groups]
     return statements, findings
 
 

@@ -1,7 +1,7 @@
-"""Thresholds as data: at which number a sensor speaks up, acts, and calms down again. Each has its unit and the reason for its default.
+"""Thresholds as data: at which number sensors, guardrails and the doctor speak up, act, and calm down again, each with unit and reason.
 
 `chmv.yaml` overrides them under `thresholds`; nothing else in the code holds such a number. What is done when one is passed
-belongs to the verdicts in `sensors`.
+belongs to the verdicts in `sensors`, to `core.pressure` and to `core.doctor`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 from typing import Any, Literal
 from zoneinfo import ZoneInfo
 
-Unit = Literal["parts", "share", "seconds", "windows", "runs", "times", "hour of day"]
+Unit = Literal["parts", "share", "seconds", "windows", "runs", "times", "hour of day", "slots", "partitions", "rows"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +106,98 @@ class Limits:
     retry_after: float = _limit(
         60, "seconds",
         "After a repair that failed; doubled with every further failure, up to 6 hours.", lowest=1,
+    )  # fmt: skip
+    # What the doctor measures against, and the bounds of our own statements.
+    pool_peak: float = _limit(
+        0.7, "share",
+        "Of the merge pool at peak: the rest is what a rebuild, a mutation or a burst can use before merges queue.", lowest=0.01, highest=1,
+    )  # fmt: skip
+    pool_per_table: float = _limit(
+        0.5, "slots",
+        "Merges per table that one insert writes: each gets a part per insert, and small parts merge faster than they come.", lowest=0.01,
+    )  # fmt: skip
+    clock_skew: float = _limit(
+        2, "seconds",
+        "Half of the shortest lead of a fence (4 s): beyond it a moment that lies ahead for us is past for the server.", lowest=0.1,
+    )  # fmt: skip
+    disk_low: float = _limit(
+        0.2, "share",
+        "Free space: below a fifth the largest merges and a rebuild beside them no longer fit for sure.", lowest=0, highest=1,
+    )  # fmt: skip
+    disk_full: float = _limit(
+        0.1, "share",
+        "Free space: below a tenth merges are postponed, parts pile up, and inserts are refused soon.", lowest=0, highest=1,
+    )  # fmt: skip
+    parts_delay_least: float = _limit(
+        100, "parts",
+        "A lower parts_to_delay_insert slows every writer after a burst that merges clear within a minute.", lowest=1,
+    )  # fmt: skip
+    insert_partitions: float = _limit(
+        0.8, "share",
+        "Of max_partitions_per_insert_block: beyond it one batch with older rows leaves its rows in the source and not in the target.",
+        lowest=0.01, highest=1,
+    )  # fmt: skip
+    partitions_per_month: float = _limit(
+        1_000, "partitions",
+        "An hourly key makes 744 a month; more means that it is finer, or has a second dimension with many values.", lowest=1,
+    )  # fmt: skip
+    partitions_total: float = _limit(
+        10_000, "partitions",
+        "Each is at least one part: beyond ten thousand a start takes minutes and every look at system.parts seconds.", lowest=1,
+    )  # fmt: skip
+    sample_rows: float = _limit(
+        100_000, "rows",
+        "A view's SELECT over so many rows takes well under a second, and an insert block is rarely larger.", lowest=1, highest=10_000_000,
+    )  # fmt: skip
+    recovery_seconds: float = _limit(
+        300, "seconds",
+        "max_execution_time of a statement that rebuilds: what takes longer is cut into smaller windows. Our client gives up 15 s later.",
+        lowest=10, highest=300,
+    )  # fmt: skip
+    parts_stop: float = _limit(
+        0.9, "share",
+        "Of parts_to_throw_insert: an ingestion of ours waits, since its next insert may be the one that is refused.", lowest=0.01, highest=1,
+    )  # fmt: skip
+    parts_resume: float = _limit(
+        0.5, "share",
+        "Of parts_to_delay_insert: an ingestion goes back to its normal pace below it; between it and parts_act nothing changes.", lowest=0, highest=1,
+    )  # fmt: skip
+    tuner_window: float = _limit(
+        300, "seconds",
+        "The tuner judges averages of 5 minutes: shorter bursts are what merges are for.", lowest=1,
+    )  # fmt: skip
+    tuner_deviation: float = _limit(
+        0.2, "share",
+        "The average must be more than 20% off the wanted mark before the tuner changes anything: smaller swings are noise.", lowest=0.01,
+    )  # fmt: skip
+    tuner_parts: float = _limit(
+        0.5, "share",
+        "Wanted mark of parts, of parts_to_delay_insert: 20% above it is 60%, well before sensors merge (parts_act, 80%).", lowest=0.01, highest=1,
+    )  # fmt: skip
+    tuner_pool: float = _limit(
+        0.7, "share",
+        "Wanted mark of the merge pool at peak: 20% above it is 84%, where it counts as busy (pool_busy).", lowest=0.01, highest=1,
+    )  # fmt: skip
+    tuner_pool_low: float = _limit(
+        0.3, "share",
+        "Of the merge pool: under it after an action we slow writers for nothing, so the action is taken back.", lowest=0, highest=1,
+    )  # fmt: skip
+    tuner_watch: float = _limit(
+        60, "seconds",
+        "So long an action is watched, and taken back within, if the pool falls under tuner_pool_low.", lowest=0.1, highest=60,
+    )  # fmt: skip
+    tuner_cooldown: float = _limit(
+        300, "seconds",
+        "Between two actions on one table: a whole window of numbers after the first; doubled with every action of the last 6 hours.", lowest=0,
+    )  # fmt: skip
+    tuner_floor: float = _limit(
+        0.25, "share",
+        "parts_to_delay_insert is never tuned below a quarter of what it was: lower, and ordinary bursts would be slowed.", lowest=0.01, highest=1,
+    )  # fmt: skip
+    tuner_max_delay: float = _limit(
+        4, "seconds",
+        "max_delay_to_insert is never tuned above 4 s: an insert into a source waits for each of its targets, and clients give up at 30 s.",
+        lowest=1, highest=30,
     )  # fmt: skip
 
 

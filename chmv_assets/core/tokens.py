@@ -17,13 +17,14 @@ from chmv_assets.core.names import unescape
 
 TokenKind = Literal["word", "quoted", "string", "number", "param", "op", "end"]
 
-_TEMPLATE = r"\$\{[^}\n]*\}|\{\{.*?\}\}"
+_TEMPLATE = r"\$\{[^}\n]{0,500}\}|\{\{.{0,500}?\}\}"  # bounded: without a limit each one that never ends would read all of the text
 _SCANNER = re.compile(
     rf"""
     (?P<space>[\s\ufeff\u00a0]+)
-  | (?P<comment>--[^\n]*|\#[!\s][^\n]*|\{{%.*?%\}}|\{{\#.*?\#\}})
+  | (?P<comment>--[^\n]*|\#[!\s][^\n]*)
+  | (?P<jinja>\{{[%\#])
   | (?P<block>/\*)
-  | (?P<heredoc>\$(?P<tag>[A-Za-z0-9_]*)\$.*?\$(?P=tag)\$)
+  | (?P<heredoc>\$[A-Za-z0-9_]*\$)
   | (?P<string>'(?:[^'\\]|\\.|'')*')
   | (?P<quoted>`(?:[^`\\]|\\.|``)*`|"(?:[^"\\]|\\.|"")*")
   | (?P<word>(?:(?:{_TEMPLATE})|[^\W\d])(?:[\w$]|{_TEMPLATE})*)
@@ -69,12 +70,21 @@ def tokenize(text: str) -> tuple[list[Token], Unterminated | None]:
     (['SELECT', '`a b`', ',', "'x;y'"], None)
     """
     tokens: list[Token] = []
+    missing: set[str] = set()
     at = 0
     while match := _SCANNER.match(text, at):
         kind = match.lastgroup or "op"
-        if kind == "tag":
-            kind = "heredoc"
         piece = match.group()
+        if kind in ("jinja", "heredoc"):
+            end = _end_of_block(text, at, piece, missing)
+            if end is None:  # nothing ends it: its first letter stands for itself
+                tokens.append(Token("op", piece[0], at, at + 1))
+                at += 1
+            else:
+                if kind == "heredoc":
+                    tokens.append(Token("string", text[at:end], at, end))
+                at = end
+            continue
         if kind == "op" and piece in _OPENERS:
             return tokens, Unterminated(_OPENERS[piece], at)
         if kind == "block":
@@ -84,9 +94,21 @@ def tokenize(text: str) -> tuple[list[Token], Unterminated | None]:
             at = end
             continue
         if kind not in ("space", "comment"):
-            tokens.append(Token("string" if kind == "heredoc" else kind, piece, at, match.end()))  # type: ignore[arg-type]
+            tokens.append(Token(kind, piece, at, match.end()))  # type: ignore[arg-type]
         at = match.end()
     return tokens, None
+
+
+def _end_of_block(text: str, at: int, opener: str, missing: set[str]) -> int | None:
+    """Where a heredoc or a comment of a template ends; what was looked for in vain once is not there further on either."""
+    closer = f"{opener[1]}}}" if opener.startswith("{") else opener
+    if closer in missing:
+        return None
+    end = text.find(closer, at + len(opener))
+    if end < 0:
+        missing.add(closer)
+        return None
+    return end + len(closer)
 
 
 def _end_of_comment(text: str, at: int) -> int | None:

@@ -28,11 +28,15 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The verdict on one object; `hidden` names clauses that are equal as far as the server shows them."""
+    """The verdict on one object; `hidden` names clauses that are equal as far as the server shows them.
+
+    `tuned` are settings that our tuner has changed for a while (`core.tunings`): they are no differences.
+    """
 
     state: State
     differences: tuple[Difference, ...] = ()
     hidden: tuple[str, ...] = ()
+    tuned: tuple[Difference, ...] = ()
 
 
 @dataclass(slots=True)

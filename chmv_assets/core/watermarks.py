@@ -170,6 +170,13 @@ def write_watermarks(marks: Sequence[Watermark], cluster: str = "") -> Statement
     return Statement(sql=sql, parameters={"rows": rows}, settings=write_settings(cluster))
 
 
+_TIMES = "toUnixTimestamp64Micro"
+_PRESENT = (
+    f"SELECT source_id, target_table, {_TIMES}(window_start), {_TIMES}(window_end), {_TIMES}(last_processed_ts), "
+    f"{_TIMES}(last_arrival_ts), batch_id, status, version FROM {WATERMARKS.sql} FINAL "
+)
+
+
 def read_watermarks(
     source: QName | None = None,
     target: QName | None = None,
@@ -178,18 +185,21 @@ def read_watermarks(
     between: tuple[datetime, datetime] | None = None,
 ) -> Statement:
     """The present watermarks, of one source or target or of all, in order of windows; `between` bounds their starts."""
-    times = "toUnixTimestamp64Micro"
     sql = (
-        f"SELECT source_id, target_table, {times}(window_start), {times}(window_end), {times}(last_processed_ts), "
-        f"{times}(last_arrival_ts), batch_id, status, version FROM {WATERMARKS.sql} FINAL "
-        "WHERE (empty({source:String}) OR source_id = {source:String}) "
+        f"{_PRESENT}WHERE (empty({{source:String}}) OR source_id = {{source:String}}) "
         "AND (empty({target:String}) OR target_table = {target:String}) "
-        f"AND {times}(window_start) BETWEEN {{first:Int64}} AND {{last:Int64}} "
+        f"AND {_TIMES}(window_start) BETWEEN {{first:Int64}} AND {{last:Int64}} "
         "ORDER BY source_id, target_table, window_start LIMIT {limit:UInt32}"
     )
     first, last = (micros(moment) for moment in between) if between else (-(2**63), 2**63 - 1)
     values = {"source": str(source or ""), "target": str(target or ""), "limit": limit, "first": first, "last": last}
     return Statement(sql=sql, parameters=values, settings=read_settings(cluster))
+
+
+def read_last_watermarks(windows: int, cluster: str = "") -> Statement:
+    """The watermarks of the last so many windows of every target, newest first."""
+    sql = f"{_PRESENT}ORDER BY target_table, window_start DESC, source_id LIMIT {{windows:UInt32}} BY target_table"
+    return Statement(sql=sql, parameters={"windows": windows}, settings=read_settings(cluster))
 
 
 def decode_watermark(row: Sequence[Any]) -> Watermark:

@@ -15,12 +15,11 @@ from typing import Any
 from chmv_assets.core.cadence import PartitionScheme
 from chmv_assets.core.errors import RecoveryFailed
 from chmv_assets.core.model import Object
-from chmv_assets.core.names import QName, quote_identifier, quote_string
+from chmv_assets.core.names import QName, quote_identifier, quote_map, quote_string
 from chmv_assets.core.recovery import moment
 from chmv_assets.core.truncation import parse_time_type
 from chmv_assets.core.windows import Window, ch_partitions, window_of_key
 from chmv_assets.recovery.site import RecoverySite
-from resources.executor import quote_map
 from resources.inner_tables import fetch_real_names
 from resources.introspect import fetch_running_inserts
 

@@ -210,7 +210,7 @@ def _commit(site: RecoverySite, source: QName, record: BatchRecord, arrived: dat
 
 def _require_room(site: RecoverySite, source: QName) -> None:
     pressure = read_pressure(site.server, reached_targets(site.pipeline.catalog, source))
-    level, reason = judge_pressure(pressure)
+    level, reason = judge_pressure(pressure, site.pipeline.settings.limits)
     if level == "stop":
         raise RecoveryFailed(
             f"drain of {source}: found {reason} but wanted room for a batch. More inserts would be refused. What is left stays in staging "

@@ -17,7 +17,6 @@ from chmv_assets.core.own_tables import OWN_DATABASE
 from chmv_assets.core.recovery import Ask, Outcome
 from chmv_assets.core.serving_journal import Route
 from chmv_assets.recovery.arrivals import fetch_changed
-from chmv_assets.recovery.mending import everywhere
 from chmv_assets.recovery.outage_book import open_outage, read_isolated, strike
 from chmv_assets.recovery.routes import open_router
 from chmv_assets.recovery.site import RecoverySite
@@ -78,7 +77,7 @@ def isolate(site: RecoverySite, ask: Ask, view: Object, why: str) -> Outcome:
 
 def take_off(site: RecoverySite, view: Object) -> None:
     """Detach a view for good, if it is there."""
-    sql = f"DETACH TABLE IF EXISTS {view.name.sql}{everywhere(site)} PERMANENTLY SYNC"
+    sql = f"DETACH TABLE IF EXISTS {view.name.sql} PERMANENTLY SYNC"
     site.executor.run_ddl(f"isolate {view.name}", sql)
     site.did(f"isolated {view.name}: detached permanently; its siblings and inserts into its source go on")
 

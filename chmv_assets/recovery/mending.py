@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from chmv_assets.core.errors import RecoveryFailed, ServerError
 from chmv_assets.core.model import Object
 from chmv_assets.core.names import QName
-from chmv_assets.core.own_tables import on_cluster
 from chmv_assets.live_views import find_changed
 from chmv_assets.recovery.site import RecoverySite
 from resources.health import LiveView
@@ -60,10 +59,8 @@ def mend_view(site: RecoverySite, view: Object) -> bool:
         if standing.damage == "dropped":
             _bring_back(site, view)
         elif standing.damage == "unhooked":
-            site.executor.run_ddl(
-                f"detach {view.name}", f"DETACH TABLE IF EXISTS {view.name.sql}{everywhere(site)} SYNC"
-            )
-            site.executor.run_ddl(f"attach {view.name}", f"ATTACH TABLE {view.name.sql}{everywhere(site)}")
+            site.executor.run_ddl(f"detach {view.name}", f"DETACH TABLE IF EXISTS {view.name.sql} SYNC")
+            site.executor.run_ddl(f"attach {view.name}", f"ATTACH TABLE {view.name.sql}")
             site.did(f"detached and attached {view.name}: inserts fire it again")
         else:
             _restore_query(site, view, standing.differences)
@@ -79,7 +76,7 @@ def mend_view(site: RecoverySite, view: Object) -> bool:
 def _bring_back(site: RecoverySite, view: Object) -> None:
     """Attach what is only detached, else create what is declared."""
     try:
-        site.executor.run_ddl(f"attach {view.name}", f"ATTACH TABLE {view.name.sql}{everywhere(site)}")
+        site.executor.run_ddl(f"attach {view.name}", f"ATTACH TABLE {view.name.sql}")
         site.did(f"attached {view.name}")
         return
     except ServerError as error:
@@ -100,11 +97,11 @@ def create_declared(site: RecoverySite, made: Object) -> None:
 
 def _restore_query(site: RecoverySite, view: Object, differences: tuple[str, ...]) -> None:
     if differences == ("query",):
-        sql = f"ALTER TABLE {view.name.sql}{everywhere(site)} MODIFY QUERY {view.select}"
+        sql = f"ALTER TABLE {view.name.sql} MODIFY QUERY {view.select}"
         site.executor.run_ddl(f"restore query of {view.name}", sql, session_of(view))
         site.did(f"gave {view.name} back its declared query")
         return
-    site.executor.run_ddl(f"drop {view.name}", f"DROP TABLE IF EXISTS {view.name.sql}{everywhere(site)} SYNC")
+    site.executor.run_ddl(f"drop {view.name}", f"DROP TABLE IF EXISTS {view.name.sql} SYNC")
     site.executor.run_ddl(f"create {view.name}", view.sql, session_of(view))
     site.did(f"created {view.name} anew, since {', '.join(differences)} cannot be altered")
 
@@ -112,8 +109,3 @@ def _restore_query(site: RecoverySite, view: Object, differences: tuple[str, ...
 def session_of(made: Object) -> str:
     """The database to which unqualified names in a declaration belong."""
     return made.session_database or made.name.database
-
-
-def everywhere(site: RecoverySite) -> str:
-    """The clause by which a statement reaches every replica."""
-    return on_cluster(site.journal.cluster)

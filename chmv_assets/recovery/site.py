@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from chmv_assets.pipeline import Pipeline
 from resources.clickhouse import Server
@@ -26,7 +27,7 @@ class RecoverySite:
     clock: Callable[[], float] = time.time
     steps: list[str] = field(default_factory=list)  # what was done so far, in sentences
 
-    @property
+    @cached_property
     def executor(self) -> Executor:
         return Executor(self.server, log=self.log, cluster=self.journal.cluster)
 

@@ -15,7 +15,7 @@ from chmv_assets.core.recovery import Ask, Outcome
 from chmv_assets.core.serving import snapshot_name
 from chmv_assets.core.windows import Window
 from chmv_assets.recovery.arrivals import drain_inserts, find_windows, window_of_partition
-from chmv_assets.recovery.mending import create_declared, everywhere, mend_view
+from chmv_assets.recovery.mending import create_declared, mend_view
 from chmv_assets.recovery.outage_book import close_outages, open_outage
 from chmv_assets.recovery.routes import open_router
 from chmv_assets.recovery.site import RecoverySite
@@ -115,7 +115,7 @@ def restore_from_snapshot(site: RecoverySite, target: Object, only: Sequence[str
 
 def _undrop(site: RecoverySite, target: Object) -> bool:
     try:
-        site.executor.run_ddl(f"undrop {target.name}", f"UNDROP TABLE {target.name.sql}{everywhere(site)}")
+        site.executor.run_ddl(f"undrop {target.name}", f"UNDROP TABLE {target.name.sql}")
     except ServerError as error:
         site.did(f"{target.name} cannot be undropped: {str(error)[:200]}")
         return target.name in fetch_existing(site.server, [target.name])

@@ -1,27 +1,33 @@
-"""Applying a plan: exactly its units, one after another, each in the journal when it is done; and going on where somebody stopped.
+"""Applying a plan: exactly its units, wave by wave, each wave in the journal when it is done; and going on where somebody stopped.
 
-Every unit may be done twice. Who finds a deployment that is not finished resumes it or rolls it back first; nobody begins another one meanwhile.
+The lines of a wave go side by side, each over a connection of its own (`core.deploy.waves`). Every unit may be done twice. Who finds a deployment that is not finished resumes it or rolls it back first; nobody begins another one meanwhile.
 """
 
 from __future__ import annotations
 
 import secrets
+import threading
 import time
 from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
-from typing import Literal
+from functools import cached_property
 
 from chmv_assets.core.catalog import Catalog
-from chmv_assets.core.deploy.changes import Change, Cutover, Plan, Risk
-from chmv_assets.core.deploy.codec import decode_plan
+from chmv_assets.core.deploy.changes import Change, Plan, Risk
+from chmv_assets.core.deploy.cutover_plan import is_fresh
 from chmv_assets.core.deploy.deploy_journal import DEPLOY_LOCK, DeployRecord, kept_name
+from chmv_assets.core.deploy.sealing import require_known_secrets
+from chmv_assets.core.deploy.waves import Line, Unit, Wave, build_waves
 from chmv_assets.core.errors import ChmvError, DeployRefused, ServerError
 from chmv_assets.core.names import QName
 from chmv_assets.core.rebuild_plan import Step
+from resources.clickhouse import Server
 from resources.deploy.compat import check_views, drop_trials
 from resources.deploy.cutover import CUTOVER, cut_over
+from resources.deploy.fresh import adopt_fresh
 from resources.deploy.readers import refresh_copies, require_primary
 from resources.deploy.store import DeployStore
 from resources.executor import Executor
@@ -32,18 +38,6 @@ from resources.rebuild import Rebuilder
 from resources.rebuild.recovery import recover_rebuilds
 
 _THERE_ALREADY = (57, 82)  # table, database
-
-
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """One thing to do; `at` counts from 0."""
-
-    kind: Literal["statement", "cutover", "keep"]
-    title: str
-    sql: str = ""
-    session: str = ""
-    cutover: Cutover | None = None
-    table: QName | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,22 +62,32 @@ class Applied:
     kept: tuple[QName, ...]
 
 
-def units_of(plan: Plan) -> tuple[Unit, ...]:
-    """What a plan does, in order: what writers do not notice, the cutovers, what may go afterwards."""
-    early = [_statement(change, sql) for change in plan.changes for sql in change.early]
-    cutovers = [Unit("cutover", f"cut over {one.title}", cutover=one) for one in plan.cutovers]
-    late = [_statement(change, sql) for change in reversed(plan.changes) for sql in change.late]
-    kept = [
-        Unit("keep", f"keep {change.name} aside", table=change.name)
-        for change in reversed(plan.changes)
-        if change.action == "drop" and not change.late
-    ]
-    return (*early, *cutovers, *late, *kept)
+@dataclass
+class _Teller:
+    """Counts what is done and tells of it, whatever thread does it."""
+
+    of: int
+    on_progress: Callable[[Progress], None]
+    done: int = 0
+    _one_at_a_time: threading.Lock = field(default_factory=threading.Lock)
+
+    def tell(self, title: str, step: str = "") -> None:
+        with self._one_at_a_time:
+            self.on_progress(Progress(done=self.done, of=self.of, title=title, step=step))
+
+    def end(self) -> None:
+        with self._one_at_a_time:
+            self.done += 1
 
 
-def _statement(change: Change, sql: str) -> Unit:
-    shown = " ".join(sql.split())
-    return Unit("statement", shown if len(shown) < 120 else f"{shown[:117]}…", sql=sql, session=change.session)
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """What the lines of a deployment share."""
+
+    deploy_id: str
+    plan: Plan
+    catalog: Catalog
+    told: _Teller
 
 
 @dataclass
@@ -95,9 +99,10 @@ class Applier:
     build_catalog: Callable[[Plan], Catalog]  # of what a plan declares
     fetch_live: Callable[[Plan], str]  # the fingerprint of what a plan is about, now
     on_progress: Callable[[Progress], None] = lambda _progress: None
+    reveal: Callable[[Plan], Plan] = lambda plan: plan  # fills in the secrets, which no plan holds
     lease_seconds: float = 30.0
+    max_lanes: int = 8
     sleep: Callable[[float], None] = time.sleep
-    _gate_seconds: float = field(default=0.0, init=False)
 
     @property
     def store(self) -> DeployStore:
@@ -114,6 +119,8 @@ class Applier:
                     "Go on with it (`chmv apply --resume`) or take it back (`chmv rollback`)."
                 )
             require_permitted(plan, allowed)
+            plan = self.reveal(plan)
+            require_known_secrets(plan)
             self._require_unmoved(plan)
             catalog = self.build_catalog(plan)
             require_primary(self.journal, plan)
@@ -133,7 +140,7 @@ class Applier:
                 raise DeployRefused(
                     "deployment: found none that is unfinished but wanted one to go on with. `chmv deploys` lists them."
                 )
-            plan = decode_plan(record.plan)
+            plan = self.reveal(self.store.plan_of(record))
             applied = self._carry_out(record, plan, self.build_catalog(plan))
             if plan.rolls_back:
                 self._close(plan.rolls_back)
@@ -174,39 +181,73 @@ class Applier:
 
     def _carry_out(self, record: DeployRecord, plan: Plan, catalog: Catalog) -> Applied:
         started = self.executor.clock()
-        units = units_of(plan)
-        self._gate_seconds = 0.0
-        for at, unit in enumerate(units):
-            if at < record.step:
+        waves = build_waves(plan, catalog)
+        told = _Teller(sum(len(line) for wave in waves for line in wave), self.on_progress)
+        gate_seconds = 0.0
+        for wave in waves:
+            if told.done + sum(map(len, wave)) <= record.step:  # done by who stopped
+                told.done += sum(map(len, wave))
                 continue
-            self.on_progress(Progress(done=at, of=len(units), title=unit.title))
+            begun_at = told.done
             try:
-                self._do(unit, record.deploy_id, catalog, plan, at, len(units))
+                gate_seconds += self._run_wave(wave, _Task(record.deploy_id, plan, catalog, told))
             except ChmvError as error:
-                self.store.note(record, "failed", at, str(error))
+                self.store.note(record, "failed", begun_at, str(error))
                 raise
-            record = self.store.note(record, "running", at + 1)
-        record = self.store.note(record, "done", len(units))
-        self.on_progress(Progress(done=len(units), of=len(units), title="done"))
+            record = self.store.note(record, "running", told.done)
+        record = self.store.note(record, "done", told.of)
+        told.tell("done")
         kept = [name for name, deploy, _, _ in self.store.kept() if deploy == record.deploy_id]
         return Applied(
-            deploy_id=record.deploy_id, plan_id=plan.plan_id, units=len(units), gate_seconds=self._gate_seconds,
+            deploy_id=record.deploy_id, plan_id=plan.plan_id, units=told.of, gate_seconds=gate_seconds,
             seconds=self.executor.clock() - started, kept=tuple(kept),
         )  # fmt: skip
 
-    def _do(self, unit: Unit, deploy_id: str, catalog: Catalog, plan: Plan, at: int, of: int) -> None:
+    def _run_wave(self, wave: Wave, task: _Task) -> float:
+        """All lines of a wave, side by side where there are several; gives the seconds for which writers waited. The first failure is raised when all have ended."""
+        if len(wave) == 1 or self._lanes == 1:
+            return sum(self._do(unit, task) for line in wave for unit in line)
+        with ThreadPoolExecutor(max_workers=min(self._lanes, len(wave))) as pool:
+            running = [pool.submit(self._run_line, line, task) for line in wave]
+        return sum(one.result() for one in running)
+
+    def _run_line(self, line: Line, task: _Task) -> float:
+        mine = self.executor
+        with Server(mine.server.endpoint) as server:
+            executor = replace(mine, server=server, real_names={})
+            journal = Journal(server, cluster=self.journal.cluster, owner=self.journal.owner)
+            one = replace(self, executor=executor, journal=journal)
+            return sum(one._do(unit, task) for unit in line)
+
+    @cached_property
+    def _lanes(self) -> int:
+        """How many lines at once: half the merge pool at most, as for all that chmv does side by side."""
+        rows = self.executor.server.rows(
+            "SELECT value FROM system.metrics WHERE metric = 'BackgroundMergesAndMutationsPoolSize'"
+        )
+        return max(1, min(self.max_lanes, int(rows[0][0]) // 2)) if rows else 1
+
+    def _do(self, unit: Unit, task: _Task) -> float:
+        """One unit; gives the seconds for which writers waited."""
+        task.told.tell(unit.title)
+        waited = 0.0
         if unit.kind == "statement":
             self._run(unit)
         elif unit.kind == "keep" and unit.table is not None:
-            self._keep(unit.table, deploy_id)
+            self._keep(unit.table, task.deploy_id)
         elif unit.cutover is not None:
-            bench = self._bench(catalog, plan)
+            bench = self._bench(task.catalog, task.plan)
 
             def on_step(_number: int, step: Step) -> None:
-                self.on_progress(Progress(done=at, of=of, title=unit.title, step=str(step)))
+                task.told.tell(unit.title, str(step))
 
-            self._gate_seconds += cut_over(bench, self.journal, unit.cutover, deploy_id, on_step)
-            refresh_copies(self.executor, self.journal, catalog, unit.cutover)
+            if is_fresh(task.plan, unit.cutover) and adopt_fresh(bench, unit.cutover, on_step):
+                task.told.end()
+                return 0.0
+            waited = cut_over(bench, self.journal, unit.cutover, task.deploy_id, on_step)
+            refresh_copies(self.executor, self.journal, task.catalog, unit.cutover)
+        task.told.end()
+        return waited
 
     def _bench(self, catalog: Catalog, plan: Plan) -> Rebuilder:
         """A workbench over what is declared; the plan itself permits to replace all of a target."""
@@ -221,8 +262,16 @@ class Applier:
                 unit.title, unit.sql, unit.session if not unit.sql.startswith("CREATE DATABASE") else ""
             )
         except ServerError as error:
-            if error.code not in _THERE_ALREADY:  # done before, by who stopped after it
+            if not self._was_done(unit, error):
                 raise
+
+    def _was_done(self, unit: Unit, error: ServerError) -> bool:
+        """Whether a statement fails only because who stopped after it had done it."""
+        if error.code in _THERE_ALREADY:
+            return True
+        if not error.is_missing or unit.table is None or not unit.sql.startswith("RENAME TABLE "):
+            return False
+        return unit.table in fetch_existing(self.executor.server, [unit.table])
 
     def _keep(self, table: QName, deploy_id: str) -> None:
         """A table that goes is only put aside."""

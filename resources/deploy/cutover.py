@@ -6,25 +6,27 @@ deployment that is not done; the gate opens by itself, and the cutover is simply
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from chmv_assets.core.catalog import Catalog
+from chmv_assets.core.cluster import STORAGE_PREFIX
 from chmv_assets.core.deploy.changes import Cutover, Switch
 from chmv_assets.core.deploy.cutover_plan import plan_cutover
 from chmv_assets.core.deploy.deploy_journal import kept_name
 from chmv_assets.core.deploy.texts import create_if_missing, with_name
 from chmv_assets.core.errors import ChmvError, DeployRefused, RebuildDisturbed
+from chmv_assets.core.gate import GATE_SECONDS, MARGIN_SECONDS
 from chmv_assets.core.model import Object
 from chmv_assets.core.names import QName
-from chmv_assets.core.own_tables import on_cluster
 from chmv_assets.core.rebuild import SCRATCH_DATABASE, Feed
 from chmv_assets.core.rebuild_journal import RebuildRecord, RebuildStatus, write_rebuild
 from chmv_assets.core.rebuild_plan import Layer, Step, StepKind
 from chmv_assets.core.render_create import statement_of
 from chmv_assets.core.whole import Part
+from chmv_assets.process_identity import new_rebuild_id
+from resources.deploy.hooks import require_hook
 from resources.deploy.verify import verify_scratch
 from resources.journal import Journal
 from resources.rebuild.gated_run import GatedRun, OnStep, Prepared
@@ -44,9 +46,15 @@ CUTOVER = "deploy"  # in place of a window in the journal of rebuilds
 def layers_of(catalog: Catalog, cutover: Cutover, deploy_id: str) -> list[Layer]:
     """The targets with their views and scratches, in the order of their computation."""
     return [
-        (name, [one for one in catalog.views_into(name) if one.kind == "materialized_view"], QName(SCRATCH_DATABASE, f"scratch.{deploy_id}.{at}"))
+        (name, [one for one in catalog.views_into(name) if one.kind == "materialized_view"], _scratch_name(cutover, deploy_id, at))
         for at, name in enumerate(cutover.targets)
     ]  # fmt: skip
+
+
+def _scratch_name(cutover: Cutover, deploy_id: str, at: int) -> QName:
+    """A table that is to take the target's place is on every replica, as the target is (`core.cluster.is_local`)."""
+    prefix = STORAGE_PREFIX if cutover.targets[at] in cutover.storage else "scratch."
+    return QName(SCRATCH_DATABASE, f"{prefix}{deploy_id}.{at}")
 
 
 def explain_cutover(catalog: Catalog, cutover: Cutover) -> tuple[Step, ...]:
@@ -63,7 +71,7 @@ def cut_over(bench: Workbench, journal: Journal, cutover: Cutover, deploy_id: st
         leases = [stack.enter_context(hold_target(bench, journal, name)) for name in subjects]
         recover_targets(bench.executor, journal, set(subjects))
         for attempt in range(1, MAX_TRIES + 1):
-            rebuild_id = secrets.token_hex(6)
+            rebuild_id = new_rebuild_id()
             run = _prepare(bench, cutover, rebuild_id)
             carrier = CutoverRun(
                 bench, journal, leases, run, on_step, ColdShares(bench, hot), cutover=cutover, deploy_id=deploy_id, subject=subjects[0]
@@ -107,6 +115,7 @@ class CutoverRun(GatedRun):
     _frozen: dict[QName, list[Part]] = field(default_factory=dict)  # source → parts that are computed before the gate
     _swapped: list[tuple[Object, str]] = field(default_factory=list)  # begun; with the identity of the table before
     _switched: list[Switch] = field(default_factory=list)
+    _build_seconds: dict[QName, float] = field(default_factory=dict)  # target → what its views took behind the gate
 
     def work(self) -> dict[StepKind, Callable[[QName], None]]:
         return {**super().work(), "verify": self._verify, "switch": self._switch}
@@ -124,11 +133,21 @@ class CutoverRun(GatedRun):
     def _create_scratch(self, name: QName) -> None:
         target = self._target_of(name)
         if target.name in self.cutover.storage:
+            self._require_exchangeable(target)
             sql = with_name(statement_of(target, self.bench.catalog.default_database), name)
             self.bench.executor.run_ddl(f"create {name}", sql, target.name.database)
             self._new.add(name)
         else:
             self.bench.executor.create_like(name, target.name)
+
+    def _require_exchangeable(self, target: Object) -> None:
+        """A table of a database that hands DDL on by itself cannot change places with one of another database."""
+        executor = self.bench.executor
+        if executor.cluster and target.name.database in executor.topology.self_spreading:
+            raise DeployRefused(
+                f"target {target.name}: is in a database of engine Replicated but wanted one of engine Atomic. The server exchanges no tables between it "
+                "and ours, so the new table could not take the old one's place. Nothing was changed. Make the new table under another name, and its views."
+            )
 
     def _target_of(self, scratch: QName) -> Object:
         feed = next(feed for feed, into in self.run.feeds.values() if into == scratch)
@@ -150,13 +169,30 @@ class CutoverRun(GatedRun):
         self._built[view] = {part.name for part in parts}
 
     def _verify(self, target: QName) -> None:
+        """Before the gate over the parts that were computed; behind it, where nothing arrives, over all there is, if writers need not wait long for it."""
         feeds = [feed for feed, _ in self.run.feeds.values() if feed.target.name == target]
         parts: dict[QName, set[str]] = {}
-        for feed in feeds:
-            parts.setdefault(feed.reads, set()).update(self._built[feed.view.name])
+        seconds: float | None = None
+        if self._shut_at:
+            seconds = (self._shut_at + GATE_SECONDS - MARGIN_SECONDS - self.bench.clock()) / 2  # the rest is for others
+            if 2 * self._build_seconds.get(target, 0.0) > seconds:
+                self.bench.executor.log(
+                    f"{target}: not compared before the swap, since writers would wait for {seconds:.0f} s more"
+                )
+                return
+        else:
+            for feed in feeds:
+                parts.setdefault(feed.reads, set()).update(self._built[feed.view.name])
         named = {name: sorted(some) for name, some in parts.items()}
-        found = verify_scratch(self.bench, self.run.targets[target], self._scratch_of(target), feeds, named)
+        scratch = self._scratch_of(target)
+        found = verify_scratch(self.bench, self.run.targets[target], scratch, feeds, named, seconds)
         self.bench.executor.log(f"{target}: {found}")
+
+    def _build(self, view: QName) -> None:
+        started = self.bench.clock()
+        super()._build(view)
+        target = self.run.feeds[view][0].target.name
+        self._build_seconds[target] = self._build_seconds.get(target, 0.0) + self.bench.clock() - started
 
     def _check_size(self) -> None:
         """Tables are exchanged, or their partitions linked: what takes long is looked at by `_check_time`."""
@@ -191,6 +227,7 @@ class CutoverRun(GatedRun):
             executor.run_ddl(f"exchange {target}", f"EXCHANGE TABLES {target.sql} AND {kept.sql}")
         else:
             executor.run_ddl(f"publish {target}", f"RENAME TABLE {scratch.sql} TO {target.sql}")
+        executor.start_merges(target)  # stopped while it was filled, under whatever name: it would never merge again
 
     def _uuid(self, table: QName) -> str:
         """Which table has a name; nothing if none has."""
@@ -203,6 +240,7 @@ class CutoverRun(GatedRun):
     def _keep(self, target: QName) -> None:
         """Link what a target holds now into a table of its own."""
         kept, executor = self._kept(target), self.bench.executor
+        self.bench.catch_up(self.run.targets[target])
         executor.drop_table(kept)
         executor.create_like(kept, target)
         rows = executor.server.rows(
@@ -218,28 +256,14 @@ class CutoverRun(GatedRun):
         switch = next(one for one in self.cutover.switches if one.view == view)
         self._check_time(view, begun=True)
         self._switched.append(switch)
-        executor, everywhere = self.bench.executor, on_cluster(self.journal.cluster)
-        executor.run_ddl(f"drop {view}", f"DROP TABLE IF EXISTS {view.sql}{everywhere} SYNC")
+        executor = self.bench.executor
+        executor.run_ddl(f"drop {view}", f"DROP TABLE IF EXISTS {view.sql} SYNC")
         if switch.after:
             executor.run_ddl(f"create {view}", create_if_missing(switch.after), switch.session)
-            self._require_hook(view)
+            require_hook(self.bench, view)
         if self._server_ms() >= self._until_ms:
             raise RebuildDisturbed(
                 f"view {view}: was exchanged after the gate had opened but wanted it before. Rows that arrived in between may be missing. Run it again at once."
-            )
-
-    def _require_hook(self, view: QName) -> None:
-        trigger = self.bench.catalog.trigger_of(view)
-        if trigger is None:
-            return
-        rows = self.bench.executor.server.rows(
-            "SELECT has(arrayZip(dependencies_database, dependencies_table), ({vd:String}, {vt:String})) FROM system.tables "
-            "WHERE database = {d:String} AND name = {t:String}",
-            {"vd": view.database, "vt": view.table, "d": trigger.database, "t": trigger.table},
-        )
-        if not rows or not rows[0][0]:
-            raise DeployRefused(
-                f"view {view}: found no hook of it on {trigger} after it was created but wanted one. Inserts would not fire it. What was changed is taken back."
             )
 
     # --- the way back ----------------------------------------------------------------------------------------------

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from chmv_assets.core.deploy.changes import Plan
 from chmv_assets.core.deploy.codec import decode_plan, encode_plan
 from chmv_assets.core.deploy.deploy_journal import (
     KEPT_PREFIX,
+    PLANS,
     DeployRecord,
     DeployStatus,
     decode_deploy,
+    decode_names,
+    encode_digests,
+    encode_names,
     read_deploys,
+    read_plans,
     write_deploy,
 )
 from chmv_assets.core.errors import DeployRefused
 from chmv_assets.core.names import QName
-from chmv_assets.core.own_tables import OWN_DATABASE
+from chmv_assets.core.own_tables import OWN_DATABASE, write_settings
 from resources.executor import Executor
 from resources.journal import Journal
+
+_AT_ONCE = 20
 
 
 @dataclass
@@ -28,47 +35,82 @@ class DeployStore:
 
     journal: Journal
 
-    def read(self, limit: int | None = None, deploy: str = "") -> list[DeployRecord]:
+    def read(
+        self, limit: int | None = None, deploy: str = "", statuses: Sequence[DeployStatus] = ()
+    ) -> list[DeployRecord]:
         """Deployments, the newest first; none if there is no journal yet. Creates nothing."""
-        statement = read_deploys(self.journal.cluster, limit, deploy=deploy)
-        rows = self.journal.server.rows_if_there(statement.sql, statement.parameters)
+        statement = read_deploys(self.journal.cluster, limit, deploy=deploy, statuses=statuses)
+        rows = self.journal.server.rows_if_there(statement.sql, statement.parameters, statement.settings)
         return [decode_deploy(row) for row in rows]
 
     def find(self, deploy: str) -> DeployRecord:
         """The deployment of an id, or of the start of one."""
-        found = self.read(deploy=deploy) if deploy else []
+        found = self.read(1, deploy=deploy) if deploy else []
         if not found:
             raise DeployRefused(
                 f"deployment {deploy or '(none)'}: found no such one in the journal but wanted one of its ids. `chmv deploys` lists them."
             )
         return found[0]
 
+    def plans(self, deploys: Collection[str]) -> dict[str, Plan]:
+        """The plans of some deployments."""
+        return {deploy: decode_plan(text) for deploy, text in self._read_plans("plan", deploys).items()}
+
+    def plan_of(self, record: DeployRecord) -> Plan:
+        found = self.plans([record.deploy_id])
+        if record.deploy_id not in found:
+            raise DeployRefused(
+                f"deployment {record.deploy_id}: found no plan of it in {PLANS.name} but wanted what it does. Without it nobody knows how to go on or back. "
+                "Run `chmv plan` to see what the server lacks."
+            )
+        return found[record.deploy_id]
+
+    def _read_plans(self, what: str, deploys: Collection[str]) -> dict[str, str]:
+        self.journal.prepare()  # plans may still stand beside their deployments
+        statement = read_plans(what, sorted(deploys), self.journal.cluster)
+        rows = self.journal.server.rows(statement.sql, statement.parameters, statement.settings) if deploys else []
+        return {str(deploy): str(text) for deploy, text in rows}
+
     def owned_before(self, declared: Collection[QName]) -> tuple[QName, ...]:
         """What the last deployment of this folder declares: what is gone from the folder since is to go from the server.
 
         Folders of several teams may share a server; a deployment is of this folder if they declare an object in common.
         """
-        for record in self.read():
-            owned = decode_plan(record.plan).owned if record.status == "done" else ()
-            if not set(owned).isdisjoint(declared):
-                return owned
-        return ()
+        done = self.read(statuses=("done",))
+        return self._first_of("owned", done, declared)[1] if done else ()
 
     def unfinished(self, owned: Collection[QName] | None = None) -> DeployRecord | None:
         """The deployment that somebody began and did not end; with `owned`, of a folder that declares one of these."""
-        for record in self.read():
-            if record.status not in ("running", "failed"):
-                continue
-            if owned is None or not set(decode_plan(record.plan).scope).isdisjoint(owned):
-                return record
-        return None
+        open_ones = self.read(statuses=("running", "failed"))
+        if owned is None or not open_ones:
+            return open_ones[0] if open_ones else None
+        return self._first_of("scope", open_ones, owned)[0]
+
+    def _first_of(
+        self, what: str, records: Sequence[DeployRecord], names: Collection[QName]
+    ) -> tuple[DeployRecord | None, tuple[QName, ...]]:
+        """The first of these deployments whose names have one in common with the given; looked through in lots, the newest first."""
+        for first in range(0, len(records), _AT_ONCE):
+            lot = records[first : first + _AT_ONCE]
+            texts = self._read_plans(what, [one.deploy_id for one in lot])
+            for record in lot:
+                found = decode_names(texts.get(record.deploy_id, ""))
+                if not set(found).isdisjoint(names):
+                    return record, found
+        return None, ()
 
     def begin(self, deploy_id: str, plan: Plan) -> DeployRecord:
         self.journal.prepare()
         record = DeployRecord(
-            deploy_id=deploy_id, plan_id=plan.plan_id, status="running", step=0, plan=encode_plan(plan), version=0,
-            owner=self.journal.owner,
+            deploy_id=deploy_id, plan_id=plan.plan_id, status="running", step=0, version=0, owner=self.journal.owner
+        )
+        values = (
+            deploy_id, encode_names(plan.owned), encode_names(plan.scope), encode_digests(plan.digests), encode_plan(plan),
+            self.journal.versions.next(),
         )  # fmt: skip
+        self.journal.server.insert(
+            PLANS.name, [*PLANS.columns, "version"], [values], write_settings(self.journal.cluster)
+        )
         return self.note(record, "running", 0)
 
     def note(self, record: DeployRecord, status: DeployStatus, step: int, detail: str = "") -> DeployRecord:

@@ -24,14 +24,15 @@ from chmv_assets.core.batches import (
 from chmv_assets.core.errors import JournalRefused, ServerError
 from chmv_assets.core.journal_schema import (
     SCHEMA_VERSION,
-    check_quorum,
     pending_migrations,
     read_applied,
+    read_replicas,
     render_foundation,
     write_applied,
 )
 from chmv_assets.core.names import QName
-from chmv_assets.core.own_tables import Statement
+from chmv_assets.core.own_tables import OWN_DATABASE, Statement
+from chmv_assets.core.quorum import JOURNAL_QUORUM, Replicas, find_unreachable
 from chmv_assets.core.rebuild_journal import RebuildRecord, RebuildStatus, decode_rebuild, read_rebuilds
 from chmv_assets.core.versions import VersionAllocator
 from chmv_assets.core.watermarks import Watermark, decode_watermark, read_watermarks, write_watermarks
@@ -39,6 +40,7 @@ from chmv_assets.core.windows import Window
 from chmv_assets.process_identity import VERSIONS, this_owner
 from resources.clickhouse import Server
 from resources.journal.locks import Locks
+from resources.topology import fetch_topology
 
 CLUSTER_VARIABLE = "CHMV_CLICKHOUSE_CLUSTER"
 _MARKS_LEASE_SECONDS = 10.0  # one read and one insert; whoever dies in between is not waited for any longer
@@ -81,11 +83,13 @@ class Journal:
         """Create what is missing, migrate what is old, refuse what is newer than this program."""
         if self._ready:
             return
+        topology = fetch_topology(self.server, self.cluster) if self.cluster else None
         applied = self._applied_if_there()
         if not applied:
             for sql in render_foundation(self.cluster):
                 self.server.command(sql)
-        self._check_quorum()
+        if topology is not None:
+            self._check_quorum(topology.replicas)
         applied = applied or self._applied()
         if applied and max(applied) > SCHEMA_VERSION:
             raise JournalRefused(
@@ -111,15 +115,13 @@ class Journal:
         statement = read_applied(self.cluster)
         return {int(number) for (number,) in self.server.rows(statement.sql, {}, statement.settings)}
 
-    def _check_quorum(self) -> None:
-        if not self.cluster:
-            return
-        for table, total, active, quorum, readonly in self.server.rows(check_quorum()):
-            if not quorum or readonly:
-                raise JournalRefused(
-                    f"journal chmv.{table}: found {active} of {total} replicas alive{' and this one read-only' if readonly else ''} "
-                    "but wanted a majority. A watermark that a minority holds may be lost. Bring the replicas back, then run again."
-                )
+    def _check_quorum(self, replicas: int) -> None:
+        for table, total, active, readonly in self.server.rows(read_replicas()):
+            found = Replicas(
+                table=f"{OWN_DATABASE}.{table}", total=int(total), active=int(active), readonly=bool(readonly), in_cluster=replicas
+            )  # fmt: skip
+            if why := find_unreachable(JOURNAL_QUORUM, found):
+                raise JournalRefused(why)
 
     def read_batch(self, source: QName, batch: str) -> BatchRecord | None:
         """What the journal knows of a batch."""

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from chmv_assets.core.errors import RebuildDisturbed, RebuildRefused, ServerError
 from chmv_assets.core.gate import GATE_PREFIX
 from chmv_assets.core.names import QName
-from resources.introspect import Undelivered, fetch_forwarders, fetch_undelivered
+from resources.forwarders import Forwarder, Undelivered, fetch_forwarders, fetch_undelivered
 from resources.journal import CLUSTER_VARIABLE
 from resources.rebuild.workbench import Workbench
 
@@ -36,7 +36,7 @@ def require_every_replica(bench: Workbench, root: QName) -> None:
         )
 
 
-def deliver(bench: Workbench, roots: Sequence[QName]) -> tuple[QName, ...]:
+def deliver(bench: Workbench, roots: Sequence[QName]) -> tuple[Forwarder, ...]:
     """Bring in what waits on its way into these tables; what cannot be delivered now stays where it is.
 
     Gives the Distributed tables that lead into them.
@@ -51,10 +51,10 @@ def deliver(bench: Workbench, roots: Sequence[QName]) -> tuple[QName, ...]:
                 bench.executor.flush_buffer(one.name)
         except ServerError as error:
             bench.executor.log(f"{one.name}: not everything that waits in it could be delivered: {error}")
-    return tuple(one.name for one in forwarders if one.engine == "Distributed")
+    return tuple(one for one in forwarders if one.engine == "Distributed")
 
 
-def require_delivered(bench: Workbench, roots: Sequence[QName], queues: Sequence[QName]) -> None:
+def require_delivered(bench: Workbench, roots: Sequence[QName], queues: Sequence[Forwarder]) -> None:
     """Refuse while files wait in Distributed tables: they will be sent at any moment, so the window is not quiet."""
     if waiting := _undelivered(bench, queues):
         one = waiting[0]
@@ -65,7 +65,7 @@ def require_delivered(bench: Workbench, roots: Sequence[QName], queues: Sequence
         )
 
 
-def refuse_half_delivered(bench: Workbench, queues: Sequence[QName], since: int) -> None:
+def refuse_half_delivered(bench: Workbench, queues: Sequence[Forwarder], since: int) -> None:
     """Behind a gate: refuse if a file failed for another reason than the gate since a moment of the server's clock (s).
 
     It may have written rows that the rebuild counts, and will be sent again.
@@ -88,8 +88,16 @@ def refuse_unanswered(root: QName, inserts: int) -> None:
         )
 
 
-def _undelivered(bench: Workbench, queues: Sequence[QName]) -> tuple[Undelivered, ...]:
-    return fetch_undelivered(bench.executor.server, queues, bench.cluster) if queues else ()
+def _undelivered(bench: Workbench, queues: Sequence[Forwarder]) -> tuple[Undelivered, ...]:
+    """Here, on our replicas, and on the servers of every cluster that one of the tables leads to: each may hold files for us."""
+    names = [one.name for one in queues]
+    clusters = dict.fromkeys((bench.cluster, *(one.cluster for one in queues)))
+    server = bench.executor.server
+    found = [
+        fetch_undelivered(server, names, cluster, is_ours=cluster == bench.cluster)
+        for cluster in (clusters if queues else ())
+    ]
+    return tuple(dict.fromkeys(one for some in found for one in some))
 
 
 def _why(one: Undelivered) -> str:

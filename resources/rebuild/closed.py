@@ -6,7 +6,6 @@ window is done again, three times at most. Writers notice nothing.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -19,6 +18,7 @@ from chmv_assets.core.rebuild_journal import RebuildRecord, RebuildStatus, write
 from chmv_assets.core.rebuild_plan import Step, find_roots
 from chmv_assets.core.settings_values import Protocol
 from chmv_assets.core.windows import Window
+from chmv_assets.process_identity import new_rebuild_id
 from resources.introspect import PartitionState
 from resources.journal import Journal
 from resources.rebuild.barrier import deliver, require_delivered
@@ -82,7 +82,7 @@ class _ClosedRun:
         self.before: int | None = None
         self.changed: tuple[str, ...] | None = None  # partitions that were swapped
         self.reused = 0
-        rebuild_id = secrets.token_hex(6)
+        rebuild_id = new_rebuild_id()
         self._scratch = QName(SCRATCH_DATABASE, f"scratch.{rebuild_id}.0")
         self._record = RebuildRecord(
             rebuild_id=rebuild_id, target=target.name, window=window_key(window), protocol=protocol, status="running",

@@ -8,7 +8,6 @@ Never chosen by itself. From the fence on it always goes forward (`unfence`), al
 
 from __future__ import annotations
 
-import secrets
 from contextlib import ExitStack
 
 from chmv_assets.core.errors import RebuildDisturbed
@@ -16,6 +15,7 @@ from chmv_assets.core.fence import LEAD_SECONDS
 from chmv_assets.core.model import Object
 from chmv_assets.core.rebuild_plan import Step, find_downstream
 from chmv_assets.core.windows import Window
+from chmv_assets.process_identity import new_rebuild_id
 from resources.journal import Journal
 from resources.journal.lease import Lease
 from resources.rebuild.fenced_plan import prepare_fenced
@@ -81,7 +81,7 @@ def _try_often(
 ) -> tuple[FencedRun, int]:
     for attempt in range(1, MAX_TRIES + 1):
         lead = lead_seconds * 2 ** (attempt - 1)
-        plan = prepare_fenced(bench, target, window, secrets.token_hex(6), lead, journal.cluster)
+        plan = prepare_fenced(bench, target, window, new_rebuild_id(), lead, journal.cluster)
         run = FencedRun(bench, journal, leases, plan, on_step)
         try:
             run.carry_out()

@@ -20,7 +20,7 @@ from chmv_assets.core.fence import (
     render_create_fence,
     render_moment,
 )
-from chmv_assets.core.names import QName, quote_identifier
+from chmv_assets.core.names import QName, quote_identifier, quote_string
 from chmv_assets.core.rebuild_journal import RebuildRecord, RebuildStatus, commit_lock, write_rebuild
 from chmv_assets.core.rebuild_plan import StepKind
 from chmv_assets.core.windows import Window
@@ -288,7 +288,7 @@ class FencedRun:
         shadow = self.plan.state.shadows[0].name
         zone = self.bench.timezone
         instant = (
-            f"toUnixTimestamp(toDateTime64(toString({column}), 0, '{zone}'))"
+            f"toUnixTimestamp(toDateTime64(toString({column}), 0, {quote_string(zone)}))"
             if scheme.is_date
             else f"toUnixTimestamp({column})"
         )

@@ -8,7 +8,6 @@ The steps are `core.rebuild_plan`'s; `gated_run` carries them out.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Literal
@@ -19,6 +18,7 @@ from chmv_assets.core.names import QName
 from chmv_assets.core.rebuild import SCRATCH_DATABASE, Feed
 from chmv_assets.core.rebuild_plan import Layer, Step, find_roots, plan_gated
 from chmv_assets.core.windows import Window
+from chmv_assets.process_identity import new_rebuild_id
 from resources.journal import Journal
 from resources.rebuild.gated_run import GatedRun, OnStep, Prepared
 from resources.rebuild.leases import hold_target
@@ -72,7 +72,7 @@ def publish_gated(
         ]
         unverified = recover_targets(bench.executor, journal, {one.name for one in targets})
         for attempt in range(1, MAX_TRIES + 1):
-            run = _prepare(bench, targets, window, secrets.token_hex(6), protocol)
+            run = _prepare(bench, targets, window, new_rebuild_id(), protocol)
             run.states = states
             carrier = GatedRun(bench, journal, leases, run, on_step, ColdShares(bench, hot))
             carrier.cold.check = carrier.check_leases

@@ -17,8 +17,10 @@ from chmv_assets.core.rebuild import Feed
 from chmv_assets.core.rebuild_journal import RebuildRecord, RebuildStatus, write_rebuild
 from chmv_assets.core.rebuild_plan import Step, StepKind, notes_of
 from chmv_assets.core.settings_values import Protocol
+from chmv_assets.core.system_tables import read_clocks
 from chmv_assets.core.whole import Part, estimate_swap_seconds, group_parts
 from chmv_assets.core.windows import Window
+from resources.forwarders import Forwarder
 from resources.introspect import PartitionState
 from resources.journal import Journal
 from resources.journal.lease import Lease
@@ -69,7 +71,7 @@ class GatedRun:
     _published: list[QName] = field(default_factory=list)
     _new: set[QName] = field(default_factory=set)  # scratches without parts
     _version: int = 0
-    _queues: tuple[QName, ...] = ()  # Distributed tables that lead into the roots
+    _queues: tuple[Forwarder, ...] = ()  # Distributed tables that lead into the roots
     _delivered_at: int = 0
 
     def work(self) -> dict[StepKind, Callable[[QName], None]]:
@@ -106,7 +108,7 @@ class GatedRun:
                 self.on_step(done, step)
         except BaseException:
             self.take_back()
-            undo(self.bench.executor, self.run.rebuild_id, self.run.steps[: noted + 1], self.journal.cluster)
+            undo(self.bench.executor, self.run.rebuild_id, self.run.steps[: noted + 1])
             self.note("rolled_back", done)
             raise
         self.note("published", done)
@@ -155,11 +157,11 @@ class GatedRun:
     def _shut(self, root: QName) -> None:
         if not self._until_ms:
             self._check_size()
-            asked_at, server_ms = self.bench.clock(), self._server_ms()
-            self._deliver(server_ms)
+            asked_at, (slowest_ms, server_ms) = self.bench.clock(), self._clocks()
+            self._deliver(slowest_ms)
             self._shut_at = self.bench.clock()
             self._until_ms = server_ms + int(1000 * (self._shut_at - asked_at + GATE_SECONDS))
-        sql = render_shut(root, self.run.rebuild_id, self._until_ms, self.journal.cluster)
+        sql = render_shut(root, self.run.rebuild_id, self._until_ms)
         self.bench.executor.run_ddl(f"shut gate of {root}", sql)
 
     def _deliver(self, server_ms: int) -> None:
@@ -244,8 +246,14 @@ class GatedRun:
         )
 
     def _open(self, root: QName) -> None:
-        open_gate(self.bench.executor, root, gate_name(self.run.rebuild_id), self.journal.cluster)
+        open_gate(self.bench.executor, root, gate_name(self.run.rebuild_id))
         self.run.gate_seconds = self.bench.clock() - self._shut_at
 
     def _server_ms(self) -> int:
-        return int(self.bench.executor.server.rows("SELECT toUnixTimestamp64Milli(now64(3))")[0][0])
+        """The clock by which the gate opens first."""
+        return self._clocks()[1]
+
+    def _clocks(self) -> tuple[int, int]:
+        """The slowest clock of all replicas and the fastest (ms)."""
+        ((slowest, fastest),) = self.bench.executor.server.rows(read_clocks(self.journal.cluster))
+        return int(slowest), int(fastest)

@@ -80,13 +80,13 @@ def _roll_back(executor: Executor, journal: Journal, record: RebuildRecord) -> R
         return resume(executor, journal, record)
     if record.protocol in ("gated", "whole"):
         executor.log(f"{record.target}: rolling back rebuild {record.rebuild_id} of {record.owner}")
-        undo(executor, record.rebuild_id, record.steps[: record.step + 1], journal.cluster)
+        undo(executor, record.rebuild_id, record.steps[: record.step + 1])
         status: RebuildStatus = "rolled_back"
     elif record.steps and record.steps[record.step].kind != "publish":  # closed or owned, while it computed
-        undo(executor, record.rebuild_id, record.steps[: record.step + 1], journal.cluster)
+        undo(executor, record.rebuild_id, record.steps[: record.step + 1])
         status = "rolled_back"
     else:  # it died between its swap and the comparison: rows that came in between may be missing
-        undo(executor, record.rebuild_id, record.steps, journal.cluster)
+        undo(executor, record.rebuild_id, record.steps)
         executor.log(
             f"{record.target} {record.window}: was swapped in by {record.owner}, who died before it was verified"
         )
@@ -105,4 +105,4 @@ def _remove_expired_gates(executor: Executor, journal: Journal) -> None:
     """Constraints that hold nobody back any more, whoever made them."""
     for database, table, constraint, until_ms, now_ms in journal.server.rows(read_gates()):
         if int(until_ms) < int(now_ms) and str(constraint).startswith(GATE_PREFIX):
-            open_gate(executor, QName(str(database), str(table)), str(constraint), journal.cluster)
+            open_gate(executor, QName(str(database), str(table)), str(constraint))

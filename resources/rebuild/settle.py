@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from chmv_assets.core.cluster import spread
 from chmv_assets.core.errors import RebuildRefused
 from chmv_assets.core.gate import read_failures, read_in_doubt, read_troubles
 from chmv_assets.core.names import QName
-from chmv_assets.core.own_tables import on_cluster
 from resources.journal import Journal
 from resources.rebuild.barrier import require_every_replica
 from resources.rebuild.workbench import Workbench
@@ -55,12 +55,12 @@ def _values(root: QName) -> dict[str, str | int]:
 
 def _count(journal: Journal, root: QName, sql: str) -> tuple[int, ...]:
     """Numbers from the query log; none if there is no log: nobody can tell then, and most servers have one."""
-    journal.server.command(f"SYSTEM FLUSH LOGS{on_cluster(journal.cluster)} query_log")
+    journal.server.command(spread("SYSTEM FLUSH LOGS query_log", journal.cluster))
     rows = journal.server.rows_if_there(sql, _values(root))
     return tuple(int(number) for number in rows[0]) if rows else ()
 
 
 def _name_failed(journal: Journal, root: QName) -> str:
-    journal.server.command(f"SYSTEM FLUSH LOGS{on_cluster(journal.cluster)} part_log")
+    journal.server.command(spread("SYSTEM FLUSH LOGS part_log", journal.cluster))
     rows = journal.server.rows_if_there(read_in_doubt(journal.cluster), _values(root))
     return f"the insert with token {str(rows[0][0])[:60]!r} failed and was not repeated yet" if rows else ""

@@ -47,6 +47,7 @@ def swap(
     scheme = bench.catalog.schemes.get(target.name)
     _, partitions = covered_window(scheme, window, bench.timezone, bench.server_zone)
     held = bench.real_name(target.name)
+    bench.catch_up(target)
     found = fetch_partitions(bench.executor.server, [*scratches, held])
     mine = {name: bench.of_window(states, target, partitions) for name, states in found.items()}
     by_share = [{state.partition_id for state in mine.get(scratch, ()) if state.rows} for scratch in scratches]

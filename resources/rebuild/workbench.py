@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from chmv_assets.core.catalog import Catalog
+from chmv_assets.core.cluster import refuse_unspread
 from chmv_assets.core.ddl_reader import view_of_inner
 from chmv_assets.core.errors import RebuildRefused, ServerError
 from chmv_assets.core.model import Object, family
@@ -166,6 +167,7 @@ class Workbench:
         A share that does not fit into memory is computed in pieces of time, smaller and smaller, where its class allows that.
         A scratch that `is_new` has no parts yet; who is `in_haste` (behind a gate) does not wait for its merges.
         """
+        self._require_spread(feed)
         session = self.session(feed.view)
         sql = self._render(feed, scratch, session)
         may_split = can_prebuild(self.catalog, feed.view)
@@ -262,6 +264,15 @@ class Workbench:
         feed = plan_feed(self.catalog, view, covered, *zones, self.now(), archive)
         self.real_name(feed.target.name)
         return feed, partitions
+
+    def _require_spread(self, feed: Feed) -> None:
+        """Refuse tables of which every replica has one of its own."""
+        if not self.cluster:
+            return
+        replicas = self.executor.topology.replicas
+        for kind, table in (("source", feed.source), ("target", feed.target)):
+            if why := refuse_unspread(kind, table.name, table.engine, replicas):
+                raise RebuildRefused(why)
 
     def states(self, table: QName, target: Object, partitions: Sequence[ChPartition]) -> tuple[PartitionState, ...]:
         """The partitions of a table of the target's shape that belong to the window; all of them without a window."""

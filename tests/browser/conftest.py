@@ -13,7 +13,7 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -102,6 +102,17 @@ def find_chromium() -> str:
     )
 
 
+@contextmanager
+def launch() -> Iterator[Browser]:
+    """Chromium with a new profile that sees only this machine."""
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(
+            executable_path=find_chromium(), args=[*CHROMIUM_ARGUMENTS, ONLY_LOOPBACK]
+        )
+        yield chromium
+        chromium.close()
+
+
 def state_folder() -> Path:
     shared = Path("/dev/shm")
     fast = shared.is_dir() and os.access(shared, os.W_OK) and shutil.disk_usage(shared).free > 2**31
@@ -158,12 +169,8 @@ def fill(server: Server, ui: DagsterUi, window: demo.DemoWindow) -> None:
 @pytest.fixture(scope="module")
 def browser(live_demo: LiveDemo) -> Iterator[Browser]:
     """Chromium with a new profile; starts after the demo, whose runs want no event loop in this thread."""
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(
-            executable_path=find_chromium(), args=[*CHROMIUM_ARGUMENTS, ONLY_LOOPBACK]
-        )
+    with launch() as chromium:
         yield chromium
-        chromium.close()
 
 
 @pytest.fixture

@@ -73,7 +73,7 @@ def test_graph_shows_sources_views_and_targets_with_their_edges(
 def test_target_page_tells_description_kinds_columns_and_ddl(visit: Visit, picture: Callable[..., None]) -> None:
     page = visit.open(TARGET)
     expect_texts(page, "Traffic per hour, event type and device", "ClickHouse", "Table", "shop.traffic_hourly")
-    expect(page.get_by_text("materializing a partition rebuilds it")).to_be_visible()
+    expect(page.get_by_text("and swap it in, while inserts go on")).to_be_visible()
     columns = page.locator("table", has=page.get_by_text("Column name", exact=True)).first
     for name, column_type, comment in (
         ("hour", "DateTime('UTC')", ""),

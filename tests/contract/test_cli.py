@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from chmv_assets import demo
-from chmv_assets.cli.main import main
+from chmv_assets.cli.main import _COMMANDS, _TASKS, main
+from chmv_assets.cli.output import console
 from resources.clickhouse import Server
 from resources.engine import EngineInfo
 
@@ -126,7 +128,50 @@ def test_live_without_a_server_says_what_to_do(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("path", commands(main), ids=" ".join)  # type: ignore[arg-type]
-def test_every_command_has_help_with_an_example(path: tuple[str, ...]) -> None:
+def test_every_command_has_help_with_an_example_and_exit_codes(path: tuple[str, ...]) -> None:
     result = run(*path, "--help")
     assert result.exit_code == 0
     assert "Example:" in result.stdout
+    assert path == ("engine",) or "xit code" in " ".join(result.stdout.split())
+
+
+def test_help_lists_every_command_under_its_task_without_importing_it() -> None:
+    told = [name for names in _TASKS.values() for name in names]
+    assert len(told) == len(set(told)) and set(told) <= set(_COMMANDS)
+    listed = run("--help").stdout
+    assert all(f"\n  {name} " in listed for name in _COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "near"),
+    [
+        (["rebuid"], "rebuild"),
+        (["engine", "strt"], "start"),
+        (["rebuild", "shop.revenu_daily", "--all"], "shop.revenue_daily"),
+        (["reconcile", "shop.revenu_daily"], "shop.revenue_daily"),
+        (["recover", "shop.traffic_hourl_mv"], "shop.traffic_hourly_mv"),
+        (["ingest", "shop.event"], "shop.events"),
+    ],
+)
+def test_a_mistyped_name_is_answered_with_the_nearest(arguments: list[str], near: str) -> None:
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code in (1, 2)
+    assert f"Did you mean {near}" in result.stderr
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("stream", "coloured"), [(Terminal, True), (io.StringIO, False)])
+def test_colour_is_for_terminals_only(
+    monkeypatch: pytest.MonkeyPatch, stream: type[io.StringIO], coloured: bool
+) -> None:
+    for name in ("NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    written = stream()
+    monkeypatch.setattr("sys.stdout", written)
+    console().print("[green]ACTIVE[/]")
+    assert ("\x1b[" in written.getvalue()) is coloured

@@ -36,6 +36,29 @@ def processes_naming(text: str) -> list[int]:
     return found
 
 
+# As /proc/net/tcp and tcp6 write 127.0.0.1, ::1 and ::ffff:127.0.0.1.
+LOOPBACK = {"0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F"}
+
+
+def listening_hosts(pids: list[int]) -> set[tuple[str, int]]:
+    """Addresses and ports on which any of these processes waits for somebody."""
+    inodes = set()
+    for pid in pids:
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            try:
+                inodes.add(str(link.readlink()).removeprefix("socket:[").rstrip("]"))
+            except OSError:
+                continue
+    found = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in Path(table).read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and fields[9] in inodes:
+                host, _, port = fields[1].rpartition(":")
+                found.add((host, int(port, 16)))
+    return found
+
+
 @pytest.mark.timeout(240)
 def test_headless_demo_prints_its_table_and_leaves_nothing_running(tmp_path: Path) -> None:
     state = tmp_path / "state"
@@ -46,7 +69,8 @@ def test_headless_demo_prints_its_table_and_leaves_nothing_running(tmp_path: Pat
     counted = re.search(r"(\d+) assets, (\d+) of (\d+) partitions filled, (\d+) of (\d+) checks passed", first.stdout)
     assert counted is not None, first.stdout
     assets, filled, total, passed, checks = map(int, counted.groups())
-    assert assets == 33 and filled > 100 and filled <= total and passed == checks == 57
+    assert assets == 33 and filled > 100 and filled <= total and passed == checks == 71
+    assert "Targets: 12 ACTIVE." in first.stdout
     assert processes_naming(str(state)) == []
 
 
@@ -63,6 +87,8 @@ def test_interrupt_stops_everything(tmp_path: Path) -> None:
         with urllib.request.urlopen(f"{url}/server_info", timeout=20) as answer:
             assert answer.status == 200
         assert len(processes_naming(str(state))) > 2
+        listening = listening_hosts(processes_naming(str(state)))
+        assert len(listening) >= 3 and {host for host, _ in listening} <= LOOPBACK, listening
         child.send_signal(signal.SIGINT)
         assert child.wait(60) == 0, log.read_text()
         assert "Engine stopped." in log.read_text()

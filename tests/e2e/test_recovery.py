@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,12 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recovery_site import DELAY_PARTS, READS, TARGETS, Reader, Site, Writer, running_site
 
 from chmv_assets.core.names import QName
 from chmv_assets.core.windows import Window
 from chmv_assets.recovery.windows import align
 from resources.reconcile import Reconciler
+from soak.clients import Reader, Writer
+from soak.site import DELAY_PARTS, READS, TARGETS, Site, running_site
 
 REPAIR_SECONDS = 120.0
 OPAQUE = {"shop.by_country", "shop.checked"}
@@ -91,16 +91,10 @@ class Scene:
         return wrong
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     folder = Path(os.environ.get("CHMV_TEST_FOLDER") or tmp_path_factory.mktemp("recovery"))
-    with running_site(folder, free_port) as site:
+    with running_site(folder) as site:
         _wait(lambda: has_looked(site), 60, "the first look of the view health sensor")
         writer, reader = Writer(site), Reader(site)
         reader.take_floor()

@@ -127,13 +127,10 @@ def test_what_leaves_the_folder_is_reported_as_undeclared(site: DriftSite) -> No
     assert alert["undeclared"] == [f"{site.database}.pages_mv"]
 
 
-def test_a_tick_without_changes_asks_two_queries_and_compares_nothing(
+def test_a_tick_without_changes_asks_one_query_and_compares_nothing(
     site: DriftSite, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known: Known = {}
-    first = read_drift(server, site.pipeline.catalog, known, limit=3)
-    assert (first.compared, first.waiting, len(first.comparisons), len(first.held)) == (3, 1, 3, 1)
-    assert read_drift(server, site.pipeline.catalog, known, limit=3).compared == 1
     asked: list[str] = []
     rows = Server.rows
 
@@ -142,8 +139,13 @@ def test_a_tick_without_changes_asks_two_queries_and_compares_nothing(
         return rows(self, sql, *values, **more)
 
     monkeypatch.setattr(Server, "rows", counted)
+    first = read_drift(server, site.pipeline.catalog, known, limit=3)
+    assert (first.compared, first.waiting, len(first.comparisons), len(first.held)) == (3, 1, 3, 1)
+    assert len(asked) <= 3  # one of them once per process
+    assert read_drift(server, site.pipeline.catalog, known, limit=3).compared == 1
+    asked.clear()
     assert read_drift(server, site.pipeline.catalog, known).compared == 0
-    assert len(asked) == 2
+    assert len(asked) == 1
     site.command("ALTER TABLE {db}.pages MODIFY COMMENT 'x'")
     assert read_drift(server, site.pipeline.catalog, known).compared == 1
 

@@ -462,6 +462,16 @@ def test_an_object_of_a_hand_written_folder_is_adopted_in_its_place(
     assert "ON CLUSTER `main`" in text and "sum(n) AS n" in text and "max" not in text
 
 
+def test_names_without_a_database_belong_to_the_one_in_use(
+    small: str, clickhouse: Client, server: Server, tmp_path: Path
+) -> None:
+    texts_there = [one.sql.replace(f"{small}.", "") for one in fetch_objects(server, [small])]
+    (tmp_path / "all.sql").write_text(f"USE {small};\n" + ";\n".join(texts_there) + ";\n", encoding="utf-8")
+    report = pull(server, tmp_path, [small])
+    assert set(actions(report)) == {small, "yaml"}  # the database and the settings are new, the objects declared
+    assert set(states(server, load_pipeline(tmp_path), [small]).values()) == {"equal"}
+
+
 def test_a_view_that_needs_more_moves_with_its_file(
     small: str, clickhouse: Client, server: Server, tmp_path: Path
 ) -> None:

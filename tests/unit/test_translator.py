@@ -161,3 +161,42 @@ def test_no_dependency_is_lost_where_names_look_alike(tmp_path: Path) -> None:
     definitions = dg.Definitions(assets=build_assets(pipeline, START).assets, resources={"clickhouse": object()})
     parents = definitions.resolve_asset_graph().get(dg.AssetKey(["d", "v"])).parent_keys
     assert {tuple(key.path) for key in parents} == {("d", "a_b"), ("d_a", "b")}
+
+
+@pytest.mark.parametrize(
+    ("published", "wanted"),
+    [
+        ("https://wiki.example/graph.html", dg.MetadataValue.url("https://wiki.example/graph.html#shop.events")),
+        ("file:///tmp/graph.html", dg.MetadataValue.path("file:///tmp/graph.html#shop.events")),
+        ("", None),
+    ],
+)
+def test_an_asset_links_to_its_node_in_the_graph_where_that_is_published(
+    demo: Pipeline, monkeypatch: pytest.MonkeyPatch, published: str, wanted: object
+) -> None:
+    monkeypatch.setenv("CHMV_GRAPH_URL", published)
+    built = [
+        spec
+        for asset in build_assets(demo, START).assets
+        for spec in ([asset] if isinstance(asset, dg.AssetSpec) else asset.specs)
+    ]
+    events = next(spec for spec in built if spec.key.path[-1] == "events")
+    assert events.metadata.get("chmv/graph") == wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("events", "Materialize: load the new landing files"),
+        ("revenue_daily", "written by shop.revenue_orders_mv, shop.revenue_payments_mv. Materialize: compute the partition anew"),
+        ("customer_value", "computed as a whole by shop.customer_value_mv. Materialize: only look at it"),
+        ("customer_value_mv", "Refreshable view (EVERY 1 HOUR): computes all of shop.customer_value anew"),
+        ("category_sales_daily_mv", "every insert into shop.events makes rows in shop.category_sales_daily (opaque: "),
+        ("products", "Lookup: views read it"),
+        ("daily_overview", "What the dashboard reads."),
+    ],
+)  # fmt: skip
+def test_descriptions_say_what_it_is_and_what_materialize_does(
+    specs: dict[str, dg.AssetSpec], name: str, says: str
+) -> None:
+    assert says in str(specs[name].description)

@@ -1,4 +1,7 @@
-"""A plan as JSON and back: what is reviewed is what is applied. A document of another form is refused as a whole."""
+"""A plan as JSON and back: what is reviewed is what is applied. A document of another form is refused as a whole.
+
+The document holds no secret: `sealing` puts a place where one stood.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import Any
 
 from chmv_assets.core.compare import Difference
 from chmv_assets.core.deploy.changes import Change, Cutover, Impact, Plan, Switch, Untold
+from chmv_assets.core.deploy.sealing import seal_plan
 from chmv_assets.core.errors import DeployRefused
 from chmv_assets.core.names import QName
 
@@ -21,6 +25,7 @@ def encode_plan(plan: Plan) -> str:
 
 def plan_document(plan: Plan) -> dict[str, Any]:
     """The plan as plain values; its keys are documented in docs/deploy.md."""
+    plan = seal_plan(plan)
     return {
         "format": FORMAT,
         "plan_id": plan.plan_id,

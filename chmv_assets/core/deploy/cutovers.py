@@ -13,13 +13,16 @@ from chmv_assets.core.deploy.changes import Change, Cutover, Switch
 from chmv_assets.core.model import Object
 from chmv_assets.core.names import QName
 from chmv_assets.core.rebuild_plan import find_downstream, find_roots
+from chmv_assets.core.replication import taken_path, written_path
 
 
-def build_cutovers(declared: Catalog, live: Catalog, changes: Sequence[Change]) -> list[Cutover]:
-    """The cutovers of a plan, in the order of computation."""
+def build_cutovers(
+    declared: Catalog, live: Catalog, changes: Sequence[Change], doubtful: Sequence[QName] = ()
+) -> list[Cutover]:
+    """The cutovers of a plan, in the order of computation; targets whose rows are `doubtful` are computed anew whatever their texts say."""
     switched = [one for one in changes if one.action == "switch"]
     storage = {one.name for one in changes if one.action == "storage"}
-    touched = _touched(declared, live, changes, switched) | _computed(declared, storage)
+    touched = _touched(declared, live, changes, switched) | _computed(declared, [*storage, *doubtful])
     order = {name: at for at, name in enumerate(name for layer in declared.layers() for name in layer)}
     parties = _join(_links(declared, live, touched, switched))
     found = []
@@ -130,6 +133,11 @@ def find_unfit(declared: Catalog, live: Catalog, cutover: Cutover) -> str:
         if node is None or not node.engine.endswith("MergeTree"):
             what = node.engine if node is not None and node.engine else "not declared"
             return f"rows arrive in {root}, which is {what} and takes no gate; stop its writers and change it by hand"
+    for target in cutover.storage:
+        new, old = declared.objects[target], live.objects.get(target)
+        old_path = written_path(old.engine, old.engine_args) if old is not None else ""
+        if why := taken_path(written_path(new.engine, new.engine_args), old_path):
+            return f"{target} has to become another table, but {why}"
     for target in cutover.targets:
         for view in declared.views_into(target):
             if view.kind == "refreshable_view":

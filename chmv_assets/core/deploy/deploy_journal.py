@@ -1,8 +1,12 @@
-"""Deployments in the journal: which plan, how far it has come, who carries it out. Pure records and SQL text."""
+"""Deployments in the journal: which plan, how far it has come, who carries it out. Pure records and SQL text.
+
+Plans stand in a table of their own, once each: they hold the whole folder, and how far one has come is noted many times.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
@@ -18,9 +22,18 @@ DEPLOYS = OwnTable(
         "plan": "String", "owner": "String",
     },
 )  # fmt: skip
+PLANS = OwnTable(
+    name=QName(OWN_DATABASE, "plans"),
+    key=("deploy_id",),
+    columns=dict.fromkeys(
+        ("deploy_id", "owned", "scope", "digests", "plan"), "String"
+    ),  # parts of the plan apart, for those who need no more
+)
 DEPLOY_LOCK = "deploy"
+DETAIL_LENGTH = 4000
 KEPT_PREFIX = "kept."
 DeployStatus = Literal["running", "done", "failed", "rolled_back"]
+_TOLD = ("deploy_id", "plan_id", "status", "step", "detail", "owner", "version", "updated_at")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +44,6 @@ class DeployRecord:
     plan_id: str
     status: DeployStatus
     step: int
-    plan: str  # as `codec` writes it
     version: int
     detail: str = ""
     owner: str = ""
@@ -45,24 +57,71 @@ def kept_name(deploy_id: str, table: QName) -> QName:
 
 def write_deploy(record: DeployRecord, cluster: str = "") -> Statement:
     values = (
-        record.deploy_id, record.plan_id, record.status, record.step, record.detail, record.plan, record.owner, record.version,
+        record.deploy_id, record.plan_id, record.status, record.step, record.detail[:DETAIL_LENGTH], "", record.owner, record.version,
     )  # fmt: skip
     return DEPLOYS.render_insert(values, cluster)
 
 
-def read_deploys(cluster: str = "", limit: int | None = None, *, deploy: str = "") -> Statement:
+def read_deploys(
+    cluster: str = "", limit: int | None = None, *, deploy: str = "", statuses: Sequence[DeployStatus] = ()
+) -> Statement:
     """Deployments, the newest first; of one, if its id or the start of it is given."""
     sql = (
-        f"SELECT {DEPLOYS.selected}, updated_at FROM {DEPLOYS.sql} FINAL "
-        "WHERE startsWith(deploy_id, {deploy:String}) OR startsWith(plan_id, {deploy:String}) ORDER BY version DESC"
+        f"SELECT {', '.join(_TOLD)} FROM {DEPLOYS.sql} FINAL "
+        "WHERE (startsWith(deploy_id, {deploy:String}) OR startsWith(plan_id, {deploy:String})) "
+        "AND (empty({statuses:Array(String)}) OR status IN {statuses:Array(String)}) ORDER BY version DESC"
         + (f" LIMIT {int(limit)}" if limit is not None else "")
     )
-    return Statement(sql=sql, parameters={"deploy": deploy}, settings=read_settings(cluster))
+    return Statement(
+        sql=sql, parameters={"deploy": deploy, "statuses": list(statuses)}, settings=read_settings(cluster)
+    )
+
+
+def read_plans(what: str, deploys: Sequence[str], cluster: str = "") -> Statement:
+    """One column of the plans of some deployments, with their ids."""
+    sql = f"SELECT deploy_id, {what} FROM {PLANS.sql} FINAL WHERE deploy_id IN {{deploys:Array(String)}}"
+    return Statement(sql=sql, parameters={"deploys": list(deploys)}, settings=read_settings(cluster))
 
 
 def decode_deploy(row: Sequence[Any]) -> DeployRecord:
-    deploy_id, plan_id, status, step, detail, plan, owner, version, updated_at = row
+    deploy_id, plan_id, status, step, detail, owner, version, updated_at = row
     return DeployRecord(
-        deploy_id=str(deploy_id), plan_id=str(plan_id), status=status, step=int(step), detail=str(detail), plan=str(plan),
+        deploy_id=str(deploy_id), plan_id=str(plan_id), status=status, step=int(step), detail=str(detail),
         owner=str(owner), version=int(version), updated_at=updated_at,
     )  # fmt: skip
+
+
+def encode_names(names: Iterable[QName]) -> str:
+    """Names as they stand in the journal of plans."""
+    return json.dumps([[name.database, name.table] for name in names], ensure_ascii=False)
+
+
+def decode_names(text: str) -> tuple[QName, ...]:
+    """The names of `encode_names`.
+
+    >>> decode_names(encode_names([QName("a", "b.c")]))
+    (QName(database='a', table='b.c'),)
+    """
+    return tuple(QName(str(database), str(table)) for database, table in json.loads(text or "[]"))
+
+
+def encode_digests(digests: Iterable[tuple[QName, str]]) -> str:
+    return json.dumps([[name.database, name.table, digest] for name, digest in digests], ensure_ascii=False)
+
+
+def decode_digests(text: str) -> dict[QName, str]:
+    """
+    >>> decode_digests(encode_digests([(QName("a", "b"), "1f")]))
+    {QName(database='a', table='b'): '1f'}
+    """
+    return {QName(str(database), str(table)): str(digest) for database, table, digest in json.loads(text or "[]")}
+
+
+def render_create_plans(cluster: str = "") -> tuple[str, ...]:
+    """The table of plans, and into it those that journals of before had beside their deployments."""
+    apart = ", ".join(f"JSONExtractRaw(plan, '{part}')" for part in ("owned", "scope", "digests"))
+    moved = (
+        f"INSERT INTO {PLANS.sql} ({PLANS.selected}) SELECT deploy_id, {apart}, plan, version FROM {DEPLOYS.sql} FINAL "
+        f"WHERE plan != '' AND deploy_id NOT IN (SELECT deploy_id FROM {PLANS.sql})"
+    )
+    return (PLANS.render_create(cluster), moved)

@@ -64,6 +64,7 @@ def build_plan(
     *,
     timezone: str = "UTC",
     rolls_back: str = "",
+    doubtful: Sequence[QName] = (),
 ) -> Plan:
     """Put a plan together. Its id is made of both states, so the same question has the same answer."""
     mine = declared_objects(sides.declared)
@@ -71,7 +72,7 @@ def build_plan(
     live = fingerprint({name: sides.texts.get(name, "") for name in scope})
     wanted = fingerprint({name: made.digest for name, made in mine.items()})
     changes, untold = _changes(sides, mine)
-    cutovers = build_cutovers(sides.declared, sides.live, changes)
+    cutovers = build_cutovers(sides.declared, sides.live, changes, doubtful)
     changes, cutovers = _refuse_unfit(sides, changes, cutovers)
     plan_id = hashlib.sha256(f"{live} {wanted}".encode()).hexdigest()[:12]
     return Plan(
@@ -81,16 +82,27 @@ def build_plan(
     )  # fmt: skip
 
 
-def creation_order(catalog: Catalog) -> list[QName]:
-    """Everything after what it reads, and a view after the table that it writes: the order in which a server takes it."""
+def creation_layers(catalog: Catalog) -> list[list[QName]]:
+    """Everything after what it reads, and a view after the table that it writes: what the members of a layer need is in the layers before."""
     needs: dict[QName, set[QName]] = {name: set() for name in catalog.objects}
     for edge in catalog.edges:
         first, then = (edge.dest, edge.source) if edge.kind == "writes" else (edge.source, edge.dest)
         needs.setdefault(then, set()).add(first)
+    sorter = graphlib.TopologicalSorter(needs)
     try:
-        return list(graphlib.TopologicalSorter({name: sorted(needs[name]) for name in sorted(needs)}).static_order())
+        sorter.prepare()
     except graphlib.CycleError:  # a view that reads what it writes, otherwise than by firing
-        return [name for layer in catalog.layers() for name in layer]
+        return [[name] for layer in catalog.layers() for name in layer]
+    layers: list[list[QName]] = []
+    while sorter.is_active():
+        layers.append(sorted(sorter.get_ready()))
+        sorter.done(*layers[-1])
+    return layers
+
+
+def creation_order(catalog: Catalog) -> list[QName]:
+    """The order in which a server takes it."""
+    return [name for layer in creation_layers(catalog) for name in layer]
 
 
 def _changes(sides: Sides, mine: Mapping[QName, Object]) -> tuple[list[Change], list[Untold]]:

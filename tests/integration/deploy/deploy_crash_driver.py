@@ -25,7 +25,6 @@ def main(url: str, path: str, steps: int) -> None:
 
     with Server(Endpoint(url)) as server:
         applier = open_applier(server, lambda _line: None, on_progress)
-        applier.lease_seconds = 4.0
         applier.apply(decode_plan(Path(path).read_text(encoding="utf-8")), ("rewrites data", "destructive"))
 
 

@@ -106,8 +106,16 @@ class Stage:
         assert decode_plan(encode_plan(plan)) == plan  # what is written down is what was made
         return plan
 
-    def apply(self, plan: Plan, on_progress: Callable[[Progress], None] = lambda _progress: None) -> Applied:
-        return open_applier(self.server, lambda _line: None, on_progress).apply(plan, ALL)
+    def apply(
+        self,
+        plan: Plan,
+        on_progress: Callable[[Progress], None] = lambda _progress: None,
+        log: Callable[[str], None] = lambda _line: None,
+    ) -> Applied:
+        return open_applier(self.server, log, on_progress).apply(plan, ALL)
+
+    def resume(self) -> Applied:
+        return open_applier(self.server, lambda _line: None).resume()
 
     def prepare(self) -> None:
         """Everything made by a first deployment, with some days of history."""
@@ -127,10 +135,10 @@ class Stage:
     # --- writers and readers ---------------------------------------------------------------------------------------
 
     @contextmanager
-    def writers(self, reads: str = "daily") -> Iterator[None]:
+    def writers(self, reads: str = "daily", pause: float = 0.01) -> Iterator[None]:
         """Four writers and a reader for the length of a block; who is turned away sends the same again."""
         stop = threading.Event()
-        threads = [threading.Thread(target=self._write, args=(number, stop)) for number in range(WRITERS)]
+        threads = [threading.Thread(target=self._write, args=(pause, stop)) for _ in range(WRITERS)]
         threads.append(threading.Thread(target=self._read, args=(reads, stop)))
         for thread in threads:
             thread.start()
@@ -143,7 +151,7 @@ class Stage:
             for thread in threads:
                 thread.join(60)
 
-    def _write(self, number: int, stop: threading.Event) -> None:
+    def _write(self, pause: float, stop: threading.Event) -> None:
         with Server(self.endpoint) as server:
             while not stop.is_set():
                 with self._guard:
@@ -159,7 +167,7 @@ class Stage:
                 if self._send(server, sql, f"{self.database} {first}"):
                     with self._guard:
                         self.sent |= set(ids)
-                time.sleep(0.01)
+                time.sleep(pause)
 
     def _send(self, server: Server, sql: str, token: str) -> bool:
         deadline = time.monotonic() + 60

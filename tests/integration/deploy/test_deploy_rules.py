@@ -41,6 +41,19 @@ def test_what_needs_permission_is_refused_without(stage: Stage) -> None:
         applier.apply(stage.plan(), ("rewrites data",))
 
 
+def test_a_folder_of_any_size_is_deployed_and_taken_back(stage: Stage) -> None:
+    """A bound parameter has 128 KiB at most; a plan holds the whole folder."""
+    for number in range(10):
+        stage.files[f"9{number}_long"] = (
+            f"CREATE TABLE {{db}}.long_{number} (x UInt8) ENGINE = MergeTree ORDER BY x COMMENT '{'long ' * 4000}';"
+        )
+    applied = stage.apply(stage.plan())
+    assert applied.units == 10 and stage.plan().is_empty
+    assert [one.deploy_id for one in DeployStore(Journal(stage.server)).read(1)] == [applied.deploy_id]
+    back = make_rollback(stage.server)
+    assert {change.action for change in back.changes} == {"drop"} and len(back.changes) == 10
+
+
 def test_a_server_that_moved_is_refused(stage: Stage) -> None:
     CHANGES["changed_filter"](stage)
     plan = stage.plan()

@@ -75,4 +75,5 @@ def test_the_commands_show_batches_and_watermarks(server: Server, source: QName)
     marks = json.loads(run("watermarks", "--json", "--target", f"{source.database}.copy"))["watermarks"]
     assert [(one["status"], one["window_start"]) for one in marks] == [("processed", "2026-07-05T00:00:00.000Z")]
     assert "processed" in run("watermarks", "--source", str(source))
-    assert "No watermarks yet" in run("watermarks", "--target", "no.such")
+    assert "No watermarks of no.such." in run("watermarks", "--target", "no.such")
+    assert f"Did you mean {source.database}.copy" in run("watermarks", "--target", f"{source.database}.copi")

@@ -29,7 +29,8 @@ from chmv_assets.core.settings_values import Protocol
 from resources.clickhouse import Endpoint, Server
 from resources.engine import EngineInfo, EngineOptions, start_engine, stop_engine
 from resources.executor import Executor
-from resources.introspect import fetch_forwarders, fetch_running_inserts, fetch_undelivered
+from resources.forwarders import fetch_forwarders, fetch_undelivered
+from resources.introspect import fetch_running_inserts
 from resources.reconcile import reconcile
 from resources.runtime import fetch_observed
 
@@ -334,7 +335,7 @@ def test_statements_for_every_replica_are_understood(piped: Callable[[str], Pipe
         lambda: executor.flush_async_inserts(),
         lambda: executor.flush_distributed(pipe.name("all")),
         lambda: executor.flush_buffer(pipe.name("all")),
-        lambda: executor.run_ddl("gate", render_shut(source, "x", 1, CLUSTER)),
+        lambda: executor.run_ddl("gate", render_shut(source, "x", 1)),
         lambda: connection.command("SYSTEM FLUSH LOGS ON CLUSTER `solo` query_log, part_log") and None,
     ]
     for statement in statements:

@@ -11,14 +11,18 @@ import pytest
 from backlog_site import BacklogSite
 
 from chmv_assets import ingest
+from chmv_assets.core.tuner import Action
+from chmv_assets.core.tunings import PARALLELISM
 from chmv_assets.ingest import Ingester
 from chmv_assets.ingest_asset import Ingested, run_metadata
 from chmv_assets.load import LoadSite, Taken
 from chmv_assets.recovery_job import build_recovery_job
 from resources.clickhouse_resource import ClickHouseResource
 from resources.engine import EngineInfo
+from resources.executor import Executor
 from resources.journal import Journal
 from resources.journal.diversions import note_diversion
+from resources.tuner import TuningStore
 from sensors.late_data import build_late_data_sensor
 from sensors.merge_backlog import build_merge_backlog_sensor
 
@@ -60,6 +64,31 @@ def test_a_diverted_source_stages_its_batches_and_the_next_ingest_after_it_commi
     last = ingester(site).run(str(folder))
     assert (last.held, last.resumed) == ((), report.held)
     assert site.totals() == dict.fromkeys(("events", "added", "named", "monthly"), 10)
+
+
+@pytest.mark.parametrize(("ceiling", "expected"), [(None, 8), (2, 2), (1, 1)])
+def test_an_ingest_runs_no_more_inserts_side_by_side_than_the_tuner_allows(
+    site: BacklogSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ceiling: int | None, expected: int
+) -> None:
+    folder = tmp_path / "landing"
+    folder.mkdir()
+    (folder / "one.jsonl").write_text(json.dumps({"id": 1, "at": "2026-07-05 10:00:00", "kind": 1, "n": 1}) + "\n")
+    if ceiling is not None:
+        slower = Action(
+            subject=site.name("events"), setting=PARALLELISM, expected=8, base=8, value=ceiling, reason="test"
+        )
+        assert TuningStore(Executor(site.server), Journal(site.server)).apply(slower, 60)[0] is not None
+    found: list[int] = []
+
+    def commit(_load: LoadSite, _ready: object, _mark: object, parallelism: int) -> None:
+        found.append(parallelism)
+        raise InterruptedError
+
+    monkeypatch.setattr(ingest, "stage_batch", lambda *_arguments: None)
+    monkeypatch.setattr(ingest, "commit_staged", commit)
+    with pytest.raises(InterruptedError):
+        ingester(site).run(str(folder))
+    assert found == [expected]
 
 
 def evaluate(site: BacklogSite, sensor: dg.SensorDefinition, cursor: str | None = None) -> Any:

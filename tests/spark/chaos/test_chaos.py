@@ -25,8 +25,8 @@ from resources.clickhouse import Endpoint, Server
 from resources.journal import Journal, finish_batch
 
 SEED = int(os.environ.get("CHMV_CHAOS_SEED") or 20261116)
-BATCHES = int(os.environ.get("CHMV_CHAOS_BATCHES") or 200)
-STEPS_PER_SOURCE = 20
+BATCHES = int(os.environ.get("CHMV_CHAOS_BATCHES") or (200 if os.environ.get("CHMV_THOROUGH") else 120))
+STEPS_PER_SOURCE = 20 if os.environ.get("CHMV_THOROUGH") else 12  # a fault at each, spread over all
 LIMITS = PaceLimits(min_rows=30, normal_rows=30, max_parallelism=2)  # so that small files are several inserts
 ROUNDS = 2 if os.environ.get("CHMV_THOROUGH") else 1  # of killed drivers, one per source each
 CHECK_ROWS_EVERY, CHECK_ALL_EVERY = 5, 25

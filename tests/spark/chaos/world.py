@@ -6,8 +6,6 @@ dead are aged instead of waited for (`age_leases`), everything else is as it is 
 
 from __future__ import annotations
 
-import json
-import os
 import random
 import re
 import shutil
@@ -20,6 +18,7 @@ from pathlib import Path
 
 import clickhouse_connect
 from clickhouse_connect.driver.client import Client
+from leases import age_leases
 from pyspark.sql import SparkSession
 
 from chaos.files import PRODUCTS, USERS, Lander
@@ -162,15 +161,7 @@ class World:
     def age_leases(self) -> None:
         """Let the leases run out that nobody alive holds; to be called while no other ingest of ours runs."""
         with self.client() as client:
-            tables = client.query(
-                "SELECT name, comment FROM system.tables WHERE database = 'chmv' AND startsWith(name, 'lock.') ORDER BY name"
-            )
-            newest = {name.rpartition(".")[0]: (name, comment) for name, comment in tables.result_rows}
-            for name, comment in newest.values():
-                state = json.loads(comment)
-                if state["owner"] and state["expires_us"] > time.time() * 1e6 and not _lives(state["owner"]):
-                    text = json.dumps({**state, "expires_us": 1}).replace("\\", "\\\\").replace("'", "\\'")
-                    client.command(f"ALTER TABLE chmv.`{name}` MODIFY COMMENT '{text}'")
+            age_leases(lambda sql: client.query(sql).result_rows, client.command)
 
     def batches(self) -> int:
         """How many batches are committed; those of quarantine do not count."""
@@ -186,12 +177,6 @@ class World:
         assert gateway is not None
         if kinds := list(python_workers(gateway.proc.pid).values()):
             kill_all(self.chance.choice(kinds))
-
-
-def _lives(owner: str) -> bool:
-    """Whether another process than this one holds a lock; our own ingests have ended when leases are aged."""
-    pid = int(owner.partition("#")[0].rpartition(":")[2])
-    return pid != os.getpid() and Path(f"/proc/{pid}").exists()
 
 
 def describe(error: Exception) -> str:

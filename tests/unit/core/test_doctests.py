@@ -9,8 +9,13 @@ import pkgutil
 import pytest
 
 from chmv_assets import core
+from chmv_assets.core import picture
 
-MODULES = sorted(f"chmv_assets.core.{module.name}" for module in pkgutil.iter_modules(core.__path__))
+MODULES = sorted(
+    f"{package.__name__}.{module.name}"
+    for package in (core, picture)
+    for module in pkgutil.iter_modules(package.__path__)
+)
 
 
 @pytest.mark.parametrize("name", [*MODULES, "chmv_assets.start"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from chmv_assets.core.catalog import Catalog, SourceFile, build_catalog
-from chmv_assets.core.render import graph_document, render_dot, render_mermaid
+from chmv_assets.core.render import Paint, graph_document, render_dot, render_mermaid
 
 ROOT = Path(__file__).parents[3]
 HOSTILE = """
@@ -59,6 +60,27 @@ def test_dot_has_every_node_and_edge(demo: Catalog, hostile: bool) -> None:
         catalog.objects
     )
     assert all(len(re.sub(r'"(?:[^"\\]|\\.)*"', "", line)) < 120 for line in text.splitlines())
+
+
+def painted(catalog: Catalog) -> Paint:
+    names = sorted(catalog.objects)
+    statuses = dict(zip(names, itertools.cycle(("ACTIVE", "DEGRADED", "STALE", "unknown")), strict=False))
+    rows = {edge: 10**number for number, edge in enumerate(catalog.edges[:6])}
+    return Paint(statuses, rows, max(rows.values()))
+
+
+def test_painted_pictures_have_colours_of_statuses_and_widths_by_rows(demo: Catalog) -> None:
+    paint = painted(demo)
+    dot = render_dot(demo, paint=paint)
+    assert dot.count('fillcolor="#fde4e4"') == sum(status == "STALE" for status in paint.statuses.values())
+    widths = [float(width) for width in re.findall(r"penwidth=([\d.]+)", dot)]
+    assert len(widths) == len(demo.edges)
+    assert widths[:6] == sorted(widths[:6]) and widths[5] == 7.0 and set(widths[6:]) == {2.0}
+    assert "100,000 rows" in dot
+    mermaid = render_mermaid(demo, paint=paint)
+    assert re.search(r"^  class n2(,n\d+)* STALE$", mermaid, re.MULTILINE)
+    assert mermaid.count("linkStyle ") == len(demo.edges) and "linkStyle 5 stroke-width:7.0px" in mermaid
+    assert "fillcolor" not in render_dot(demo) and "classDef" not in render_mermaid(demo)
 
 
 def test_different_names_stay_different_in_dot() -> None:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from chmv_assets.core.journal_schema import MIGRATIONS, check_quorum, pending_migrations, render_foundation
+from chmv_assets.core.journal_schema import MIGRATIONS, pending_migrations, read_replicas, render_foundation
 from chmv_assets.core.locks import LockState, read_generations, render_forget, render_generation
 from chmv_assets.core.names import QName
 from chmv_assets.core.own_tables import read_settings, write_settings
@@ -82,30 +82,32 @@ def test_late_means_further_behind_than_15_minutes() -> None:
 def test_the_journal_of_one_server_is_plain() -> None:
     sql = "\n".join([*render_foundation(), *(text for one in MIGRATIONS for text in one.render(""))])
     assert "ON CLUSTER" not in sql and "Replicated" not in sql
-    assert sql.count("ENGINE = ReplacingMergeTree(version) ORDER BY (") == 11
-    assert sql.count("SETTINGS non_replicated_deduplication_window = 10000") == 12
+    assert sql.count("ENGINE = ReplacingMergeTree(version) ORDER BY (") == 13
+    assert sql.count("SETTINGS non_replicated_deduplication_window = 10000") == 14
     assert (write_settings(), read_settings()) == ({"async_insert": 0}, {})
 
 
 def test_the_journal_of_a_cluster_is_replicated_with_quorum() -> None:
     statements = [*render_foundation("main"), *(text for one in MIGRATIONS for text in one.render("main"))]
-    assert all(" ON CLUSTER `main`" in sql for sql in statements)
-    assert sum("ReplicatedReplacingMergeTree('/clickhouse/chmv/tables/" in sql for sql in statements) == 11
+    assert all(" ON CLUSTER `main`" in sql for sql in statements if not sql.startswith("INSERT"))
+    assert sum("ReplicatedReplacingMergeTree('/clickhouse/chmv/main/tables/" in sql for sql in statements) == 13
     assert all("'{shard}-{replica}', version)" in sql for sql in statements if "ReplicatedReplacing" in sql)
-    assert "ReplicatedMergeTree('/clickhouse/chmv/tables/quarantine', '{shard}-{replica}')" in "\n".join(statements)
+    assert "ReplicatedMergeTree('/clickhouse/chmv/main/tables/quarantine', '{shard}-{replica}')" in "\n".join(
+        statements
+    )
     assert write_settings("main")["insert_quorum"] == "auto"
     assert read_settings("main") == {"select_sequential_consistency": 1}
-    assert "system.replicas" in check_quorum() and "'chmv'" in check_quorum()
+    assert "system.replicas" in read_replicas() and "'chmv'" in read_replicas()
 
 
 def test_locks_of_a_cluster_are_decided_by_keeper() -> None:
     create = render_generation("x'y", LockState(generation=3, owner="a", token=3, expires_us=9), "main")
-    assert "ReplicatedMergeTree('/clickhouse/chmv/locks/lock." in create and "'lock') ORDER BY tuple()" in create
+    assert "ReplicatedMergeTree('/clickhouse/chmv/main/locks/lock." in create and "'lock') ORDER BY tuple()" in create
     assert "x\\'y" in create and "IF NOT EXISTS" not in create
-    assert "clusterAllReplicas(`main`, system.tables)" in read_generations("x", "main").sql
+    assert "clusterAllReplicas('main', system.tables)" in read_generations("x", "main").sql
     assert "ON CLUSTER `main` SYNC" in render_forget("x", 1, "main")
 
 
 def test_only_migrations_that_have_not_run_are_pending() -> None:
-    assert [one.number for one in pending_migrations(set())] == [1, 2, 3, 4, 5, 6, 7, 8, 9]
-    assert [one.number for one in pending_migrations({1})] == [2, 3, 4, 5, 6, 7, 8, 9]
+    assert [one.number for one in pending_migrations(set())] == list(range(1, 12))
+    assert [one.number for one in pending_migrations({1})] == list(range(2, 12))

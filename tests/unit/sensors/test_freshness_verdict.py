@@ -18,10 +18,11 @@ from chmv_assets.core.freshness import (
     period_seconds,
     read_journal,
 )
+from chmv_assets.core.freshness_reach import build_reach
 from chmv_assets.core.names import QName
 from chmv_assets.core.settings import ObjectPolicy
 from chmv_assets.core.versions import VersionParts, join_version
-from sensors.freshness_verdict import Cursor, Incident, build_reach, decide, load_cursor
+from sensors.freshness_verdict import Cursor, Incident, decide, load_cursor
 from sensors.verdict import Verdict
 
 NOW = 1_800_000_000_000

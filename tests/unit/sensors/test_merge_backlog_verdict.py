@@ -8,10 +8,11 @@ from dataclasses import replace
 import pytest
 
 from chmv_assets.core import diversions, thresholds
+from chmv_assets.core.backlog import Fullest
 from chmv_assets.core.diversions import Diversion, DiversionStatus
 from chmv_assets.core.names import QName
 from chmv_assets.core.thresholds import Limits, in_peak
-from resources.backlog import Backlog, Fullest
+from resources.backlog import Backlog
 from sensors import merge_backlog_verdict
 from sensors.merge_backlog_verdict import Cursor, Known, Watched, asked_of, decide, load_cursor
 from sensors.verdict import Verdict

@@ -1,25 +1,21 @@
-"""A pipeline under a writer and a reader, with the real server, daemon and web server; what `test_recovery` breaks.
+"""A pipeline with the real server, daemon and web server: what `make soak` and `tests/e2e/test_recovery.py` break.
 
-The writer has known rows and sends each insert until it is taken, with a token, like any careful client. The reader polls `serving.*` and
-notes every answer that is below what was there when it began: that would be a hole.
+Here are its objects, its first rows and its processes. Who writes and reads is in `clients`, what is done to it in `faults` and `deploys`.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import random
 import signal
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import socket
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-from chmv_assets.core.errors import ChmvError
 from chmv_assets.core.statements import SourceFile, split_statements
 from chmv_assets.pipeline import Pipeline, load_pipeline
 from chmv_assets.recovery.routes import open_router
@@ -30,7 +26,7 @@ from resources.engine import EngineInfo, EngineOptions, start_engine, stop_engin
 from resources.engine.lifecycle import connection_env
 from resources.journal import Journal
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 WINDOW = "SETTINGS non_replicated_deduplication_window = 10000"
 DELAY_PARTS = 60
 DDL = f"""
@@ -59,7 +55,7 @@ CREATE MATERIALIZED VIEW shop.checked_mv TO shop.checked AS SELECT toDate(at) AS
   WHERE throwIf((SELECT max(strict) FROM shop.strictness) > 0, 'every row is refused') = 0 GROUP BY day;
 """
 TARGETS = ("hourly", "monthly", "latest", "by_country", "checked")
-DAYS = 5
+DAYS, BASE_ROWS = 5, 5000
 USERS = 200
 READS = {
     "hourly": "SELECT toString(toDate(hour)), sum(n) FROM serving.hourly GROUP BY 1",
@@ -70,7 +66,7 @@ READS = {
 }
 
 
-def settings_text(today: datetime) -> str:
+def settings_text(today: datetime, sources: str = "") -> str:
     start = (today - timedelta(days=today.day - 1 + 31)).replace(day=1)
     return f"""
 version: 1
@@ -78,7 +74,7 @@ default_database: shop
 start: "{start:%Y-%m-%d}"
 sources:
   shop.events: {{event_time: at, arrival: arrived, landing: {{path: landing, format: jsonl}}}}
-thresholds: {{sensor_every: 5, peak_starts: 0, peak_ends: 0, probe_after: 5, retry_after: 5, snapshot_every: 60}}
+{sources}thresholds: {{sensor_every: 5, peak_starts: 0, peak_ends: 0, probe_after: 5, retry_after: 5, snapshot_every: 60}}
 """
 
 
@@ -116,116 +112,32 @@ class Site:
         os.kill(self.engine.pid, signal.SIGKILL)
         self.engine = start_engine(
             EngineOptions(
-                data_dir=self.folder / "engine", http_port=self.engine.http_port, tcp_port=self.engine.tcp_port
+                data_dir=self.folder / "engine", http_port=self.engine.http_port, tcp_port=self.engine.tcp_port or 0
             )
         )
 
 
-@dataclass
-class Writer(threading.Thread):
-    """Sends known rows until it is stopped; every insert is sent again until it is taken."""
-
-    site: Site
-    pause_seconds: float = 0.25
-    rows: int = 0
-    refusals: int = 0
-    errors: set[str] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        super().__init__(daemon=True)
-        self.ended = threading.Event()
-        self._chance = random.Random(7)
-
-    def __hash__(self) -> int:
-        return id(self)
-
-    def run(self) -> None:
-        server: Server | None = None
-        turn = 0
-        while not self.ended.wait(self.pause_seconds):
-            turn += 1
-            values = ", ".join(self._row() for _ in range(10))
-            while not self.ended.is_set():
-                try:
-                    server = server or self.site.server()
-                    server.command(
-                        f"INSERT INTO shop.events (id, user, kind, amount, at) VALUES {values}",
-                        settings={"insert_deduplication_token": f"writer-{turn}", "async_insert": 0},
-                    )
-                    self.rows += 10
-                    break
-                except (ChmvError, OSError) as error:
-                    self.refusals += 1
-                    self.errors.add(f"{getattr(error, 'code', '')} {str(error)[:160]}")
-                    server = None
-                    time.sleep(0.2)
-
-    def _row(self) -> str:
-        now = datetime.now(timezone.utc)
-        # Rows of today, in this hour or the one before: nothing here is late by more than the tolerance of 15 minutes.
-        at = now - timedelta(seconds=self._chance.randrange(600))
-        user = self._chance.randrange(USERS)
-        return f"({self.rows + self._chance.randrange(1 << 40)}, {user}, 'k{user % 3}', {self._chance.randrange(1, 100)}, {int(at.timestamp())})"
-
-    def stop(self) -> None:
-        self.ended.set()
-        self.join(60)
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
-@dataclass
-class Reader(threading.Thread):
-    """Polls serving.* and notes answers below what was there when it began."""
-
-    site: Site
-    floor: dict[tuple[str, str], int] = field(default_factory=dict)
-    polls: int = 0
-    holes: list[str] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)  # answers that are errors while the server is up
-
-    def __post_init__(self) -> None:
-        super().__init__(daemon=True)
-        self.ended = threading.Event()
-        self.server_down = threading.Event()
-
-    def __hash__(self) -> int:
-        return id(self)
-
-    def take_floor(self) -> None:
-        with self.site.server() as server:
-            for table, sql in READS.items():
-                self.floor |= {(table, str(key)): int(total) for key, total in server.rows(sql)}
-
-    def run(self) -> None:
-        server: Server | None = None
-        while not self.ended.wait(0.4):
-            for table, sql in READS.items():
-                try:
-                    server = server or self.site.server()
-                    found = {str(key): int(total) for key, total in server.rows(sql)}
-                except (ChmvError, OSError) as error:
-                    if not self.server_down.is_set():
-                        self.errors.append(f"{table}: {str(error)[:200]}")
-                    server = None
-                    break
-                self.polls += 1
-                for (name, key), least in self.floor.items():
-                    if name == table and found.get(key, 0) < least:
-                        self.holes.append(f"{table} {key}: {found.get(key, 0)} < {least}")
-
-    def stop(self) -> None:
-        self.ended.set()
-        self.join(60)
+def base_rows(now: datetime) -> Iterator[tuple[int, datetime]]:
+    """Of each of the first days: its first id and its midnight; BASE_ROWS rows each."""
+    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    yield from ((day * 100_000, midnight - timedelta(days=day)) for day in range(DAYS))
 
 
 @contextmanager
-def running_site(folder: Path, free_port: Callable[[], int]) -> Iterator[Site]:
-    """Engine, objects, data of some days, Dagster with its sensors on."""
+def running_site(folder: Path, ddl: str = DDL, sources: str = "") -> Iterator[Site]:
+    """Engine, objects, data of some days, Dagster with its sensors on; all of it ends with the block."""
     now = datetime.now(timezone.utc)
     engine = start_engine(EngineOptions(data_dir=folder / "engine"))
     declared = folder / "ddl"
     (declared / "landing").mkdir(parents=True)
-    (declared / "all.sql").write_text(DDL, encoding="utf-8")
-    (declared / "chmv.yaml").write_text(settings_text(now), encoding="utf-8")
+    (declared / "all.sql").write_text(ddl, encoding="utf-8")
+    (declared / "chmv.yaml").write_text(settings_text(now, sources), encoding="utf-8")
     environ = {
         **{k: v for k, v in os.environ.items() if not k.startswith(("CHMV_", "DAGSTER_"))},
         **connection_env(engine),
@@ -234,18 +146,15 @@ def running_site(folder: Path, free_port: Callable[[], int]) -> Iterator[Site]:
     ui = DagsterUi(prepare_home(folder / "home"), ROOT / "workspace.yaml", free_port(), environ)
     site = Site(folder, engine, ui, load_pipeline(declared, cache=folder / "cache"), environ)
     try:
-        for statement in split_statements(SourceFile(path="all.sql", text=DDL))[0]:
+        for statement in split_statements(SourceFile(path="all.sql", text=ddl))[0]:
             site.run(statement.text)
         site.run(f"INSERT INTO shop.users SELECT number, ['DE', 'FR', 'ES'][number % 3 + 1] FROM numbers({USERS})")
-        for day in range(DAYS):
-            at = (now - timedelta(days=day)).replace(hour=0, minute=0, second=0, microsecond=0)
+        for first, at in base_rows(now):
             site.run(
-                f"INSERT INTO shop.events (id, user, kind, amount, at, arrived) SELECT {day * 100_000} + number, number % {USERS}, "
-                f"concat('k', toString(number % 3)), number % 97 + 1, toDateTime({int(at.timestamp())}) + number % 3600 AS t, t FROM numbers(5000)"
+                f"INSERT INTO shop.events (id, user, kind, amount, at, arrived) SELECT {first} + number, number % {USERS}, "
+                f"concat('k', toString(number % 3)), number % 97 + 1, toDateTime({int(at.timestamp())}) + number % 3600 AS t, t FROM numbers({BASE_ROWS})"
             )
-        with (
-            site.server() as server
-        ):  # as `snapshot_job` does it every minute; the test need not wait for its first time
+        with site.server() as server:  # as `snapshot_job` does it every minute; nobody need wait for its first time
             journal = Journal(server)
             journal.prepare()
             open_router(RecoverySite(site.pipeline, server, journal, lambda _line: None)).refresh_snapshots()
