@@ -55,7 +55,9 @@ def play(site: TunerSite, tuner: Tuner, log: Log, until: Callable[[], bool], lim
     samples: tuple[Sample, ...] = ()
     while time.monotonic() < deadline and not until():
         samples = trim((*samples, read_sample(site.server, tuner.tables, time.time())), time.time(), LIMITS)
-        decision = decide(samples, tuner.store.read(), [Tunable(table=log.table)], now=samples[-1].at, limits=LIMITS)
+        decision = decide(
+            samples, tuner.store.read([log.table]), [Tunable(table=log.table)], now=samples[-1].at, limits=LIMITS
+        )
         log.line(samples[-1], "; ".join(decision.orders))
         done += tuner.end(decision.backs)
         if decision.actions:
@@ -68,6 +70,15 @@ def play(site: TunerSite, tuner: Tuner, log: Log, until: Callable[[], bool], lim
             samples = (*samples, *tuner.samples[before:])
         time.sleep(LOOK)
     return done
+
+
+def merged(site: TunerSite, table: QName, limit: float) -> Sample:
+    """The first look that finds the pressure gone: a table that had to wait for the merge pool asks again some seconds later."""
+    deadline = time.monotonic() + limit
+    while (sample := read_sample(site.server, [table], time.time())).readings[table].parts >= MARK * 60:
+        assert time.monotonic() < deadline, f"{sample.readings[table].parts} parts are left"
+        time.sleep(LOOK)
+    return sample
 
 
 @pytest.mark.timeout(900)
@@ -98,10 +109,9 @@ def test_a_real_insert_storm_is_slowed_and_let_go_again(site: TunerSite, engine:
     ended = time.time()
     undone = play(site, tuner, log, lambda: not active(), limit=60 if THOROUGH else 10)
     rolled_back = time.time() - ended
-    last = read_sample(site.server, [table], time.time())
+    last = merged(site, table, limit=60)
     log.line(last, f"all is back {rolled_back:.1f} s after the storm")
     statuses = [one.status for one in (*acted, *undone)]
     assert statuses[0] == "applied" and statuses[-1] == "rolled_back", statuses
-    assert last.readings[table].parts < MARK * 60, "the pressure has recovered"
     assert site.engine_of("stormy") == before
     assert rolled_back < 60

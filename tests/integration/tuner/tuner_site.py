@@ -61,18 +61,26 @@ class TunerSite(Site):
         )  # fmt: skip
 
     def fill_pool(self) -> None:
-        """Mutations that sleep, each of another length, take every place of the merge pool and no processor: merges have to wait."""
-        self.command("CREATE TABLE {db}.filler (p UInt16, x Int64) ENGINE = MergeTree PARTITION BY p ORDER BY tuple()")
+        """Mutations that sleep take every place of the merge pool and no processor: merges have to wait.
+
+        A granule is one row here, and a mutation looks between granules whether it was stopped: each holds its place for 40 s, unless told.
+        Many short ones would not do: a table that finds the pool full asks again later and later, and the pool runs empty meanwhile.
+        """
         self.command(
-            "INSERT INTO {db}.filler SELECT number, arrayJoin(range(2 + number % 5)) FROM numbers(400) SETTINGS max_partitions_per_insert_block = 0"
+            "CREATE TABLE {db}.filler (p UInt16, x Int64, slept UInt8) ENGINE = MergeTree PARTITION BY p ORDER BY x SETTINGS index_granularity = 1"
         )
-        self.command("ALTER TABLE {db}.filler UPDATE x = x + sleepEachRow(0.3) WHERE 1 SETTINGS mutations_sync = 0")
-        deadline = time.monotonic() + 10
+        self.command("INSERT INTO {db}.filler SELECT number % 16, number, 0 FROM numbers(16 * 200)")
+        self.command(
+            "ALTER TABLE {db}.filler UPDATE slept = slept + sleepEachRow(0.1) WHERE 1 SETTINGS mutations_sync = 0"
+        )
+        deadline = time.monotonic() + 30
         while read_sample(self.server, [], 0.0).pool_share < 1:
             assert time.monotonic() < deadline, "the pool does not fill"
             time.sleep(0.05)
 
     def empty_pool(self) -> None:
+        """Every place is free within a second; a mutation that is killed and not stopped goes on to its end."""
+        self.command("SYSTEM STOP MERGES {db}.filler")
         self.command("KILL MUTATION WHERE database = '{db}' AND table = 'filler'")
 
     def tick(self, seconds: float = 30.0) -> Any:
