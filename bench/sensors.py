@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -37,6 +38,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # so that `python bench/sens
 
 import sensors
 from bench.record import Record, json_option
+from chmv_assets.assets import build_props
 from chmv_assets.core.serving_journal import GUARDS
 from chmv_assets.pipeline import Pipeline, load_pipeline
 from resources.clickhouse import Endpoint, Server, endpoint_of
@@ -160,7 +162,7 @@ def fill_some(
 
 def discover(pipeline: Pipeline) -> list[dg.SensorDefinition]:
     """The sensors of the location. Those over runs are not ticks of ours."""
-    found = sensors.build_sensors(pipeline, running=False)
+    found = sensors.build_sensors(pipeline, tuple(build_props(pipeline, date(2026, 8, 1))), running=False)
     return [one for one in found if not isinstance(one, dg.RunStatusSensorDefinition)]
 
 

@@ -47,7 +47,7 @@ def build_definitions(pipeline: Pipeline) -> dg.Definitions:
             build_tuner_job(pipeline),
         ],
         schedules=[build_snapshot_schedule(pipeline, running=sensors_on(os.environ))],
-        sensors=build_sensors(pipeline, running=sensors_on(os.environ)),
+        sensors=build_sensors(pipeline, built.props, running=sensors_on(os.environ)),
         resources={"clickhouse": ClickHouseResource(), "spark": SparkResource()},
         executor=dg.in_process_executor,
     )

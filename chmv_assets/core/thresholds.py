@@ -71,6 +71,10 @@ class Limits:
         30, "seconds",
         "A tick costs a few short queries; half a minute is a tenth of the default SLA.", lowest=5,
     )  # fmt: skip
+    report_every: float = _limit(
+        900, "seconds",
+        "Dagster is told of a partition once it rests; of one that writers never leave alone every 15 minutes, for an event costs up to 33 ms.", lowest=30,
+    )  # fmt: skip
     late_windows_per_tick: float = _limit(
         20, "windows",
         "Rebuilding 20 windows takes about a minute; the rest waits for the next tick, newest first.", lowest=1,

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import datetime, timezone
+from datetime import date, datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 from clickhouse_connect.driver.client import Client
 
+from chmv_assets.assets import build_props
 from chmv_assets.core.catalog import SourceFile, build_catalog
 from chmv_assets.core.names import QName
 from chmv_assets.core.settings import Settings
 from chmv_assets.core.windows import Window
 from chmv_assets.pipeline import load_pipeline
-from chmv_assets.report import live_partitions
+from chmv_assets.report import LivePartitions
 from chmv_assets.start import probe_server
 from resources.clickhouse import Server
 from resources.inner_tables import fetch_inner_tables, fetch_states
@@ -107,9 +108,8 @@ def test_hidden_tables_are_reported_and_begin_the_history(
 ) -> None:
     (tmp_path / "a.sql").write_text(hidden)
     pipeline = load_pipeline(tmp_path)
-    found = [
-        one for one in live_partitions(pipeline, server, datetime(2026, 7, 1, tzinfo=timezone.utc).date()) if one.rows
-    ]
+    live = LivePartitions(pipeline, tuple(build_props(pipeline, date(2026, 7, 1))))
+    found = [one for one in live.find(live.fetch(server), server.timezone) if one.rows]
     assert {(one.name.table, one.key): one.rows for one in found if one.name.table in ("daily", ".inner.daily")} == {
         (table, key): 1 for table in ("daily", ".inner.daily") for key in ("2026-07-05", "2026-07-06")
     }

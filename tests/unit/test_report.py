@@ -12,12 +12,13 @@ import dagster as dg
 import pytest
 
 from chmv_assets import report
+from chmv_assets.assets import build_props
 from chmv_assets.core.catalog import SourceFile, build_catalog
 from chmv_assets.core.names import QName
 from chmv_assets.core.settings import Settings
 from chmv_assets.core.windows import ch_partitions
 from chmv_assets.pipeline import Pipeline
-from chmv_assets.report import live_partitions, report_live_partitions
+from chmv_assets.report import LivePartition, LivePartitions, report_live_partitions, windows_of
 from resources.introspect import PartitionState, select_states
 
 START = date(2026, 6, 1)
@@ -69,8 +70,13 @@ def server() -> Any:
     return FakeServer()
 
 
+def live_partitions(pipeline: Pipeline, server: Any) -> list[LivePartition]:
+    live = LivePartitions(pipeline, tuple(build_props(pipeline, START)))
+    return list(live.find(live.fetch(server), server.timezone))
+
+
 def test_partitions_are_found_by_id_and_by_printed_value(pipeline: Pipeline, server: Any) -> None:
-    found = {(one.name.table, one.key): one.rows for one in live_partitions(pipeline, server, START)}
+    found = {(one.name.table, one.key): one.rows for one in live_partitions(pipeline, server)}
     days = {f"2026-07-{day:02}": 10 for day in range(1, 29)} | {"2026-06-30": 10}
     expected = {("source", day): rows for day, rows in days.items()}
     for table in ("months", "months_mv"):
@@ -79,7 +85,7 @@ def test_partitions_are_found_by_id_and_by_printed_value(pipeline: Pipeline, ser
 
 
 def test_the_index_finds_what_a_walk_over_all_states_finds(pipeline: Pipeline, server: Any) -> None:
-    windows = dict(report._windows(dg.DailyPartitionsDefinition("2026-06-01", end_date="2026-08-01")))
+    windows = dict(windows_of(dg.DailyPartitionsDefinition("2026-06-01", end_date="2026-08-01")))
     for table in ("source", "months"):
         scheme = pipeline.catalog.schemes[QName("d", table)]
         states = [
@@ -113,7 +119,12 @@ def test_storage_is_asked_once_per_partitioned_asset_and_once_for_the_others(
     report_live_partitions(instance, pipeline, server, START)
     asked: Counter[str] = Counter()
     storage = type(instance.event_log_storage)
-    for name in ("get_latest_tags_by_partition", "get_asset_records", "get_latest_materialization_events"):
+    for name in (
+        "get_latest_tags_by_partition",
+        "get_latest_storage_id_by_partition",
+        "get_asset_records",
+        "get_latest_materialization_events",
+    ):
         real = getattr(storage, name)
 
         def count(self: Any, *args: Any, real: Any = real, name: str = name, **options: Any) -> Any:
@@ -122,4 +133,14 @@ def test_storage_is_asked_once_per_partitioned_asset_and_once_for_the_others(
 
         monkeypatch.setattr(storage, name, count)
     assert report_live_partitions(instance, pipeline, server, START) == 0
-    assert asked == {"get_latest_tags_by_partition": 3, "get_asset_records": 1}
+    assert asked == {"get_latest_tags_by_partition": 3, "get_latest_storage_id_by_partition": 3, "get_asset_records": 1}
+
+
+def test_what_a_run_told_is_not_told_over(pipeline: Pipeline, server: Any, instance: dg.DagsterInstance) -> None:
+    for event in (
+        dg.AssetMaterialization(["d", "source"], partition="2026-07-05", tags={"dagster/data_version": "of a run"}),
+        dg.AssetMaterialization(["d", "source"], partition="2026-07-06"),
+        dg.AssetMaterialization(["d", "total"]),
+    ):
+        instance.report_runless_asset_event(event)
+    assert report_live_partitions(instance, pipeline, server, START) == 29 + 2 * 2 + 2 - 3
