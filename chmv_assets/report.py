@@ -68,7 +68,7 @@ def report_live_partitions(
     Upstream first: Dagster calls a partition out of sync when what it was made of has the younger event.
     """
     translator = translator or AssetTranslator()
-    live = LivePartitions(pipeline, build_props(pipeline, start))
+    live = LivePartitions(pipeline, tuple(build_props(pipeline, start)))
     found = upstream_first(pipeline, live.find(live.fetch(server), server.timezone))
     told = fetch_told(instance, {p.place for p in found}, translator)
     fresh = [p for p in found if p.place not in told or told[p.place].version not in (None, p.version)]
