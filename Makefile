@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 DEMO_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test thorough check format browser bench bench-quick soak clean
+.PHONY: help demo test thorough check check-style check-types check-imports format browser bench bench-quick soak clean
 
 help:
 	@echo "make demo              bring everything up: engine, DDL, data, Dagster UI (Ctrl-C stops it)"
@@ -31,10 +31,18 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 demo: $(VENV)/.ready
 	@$(BIN)/chmv demo $(if $(HEADLESS),--headless --port 0) $(DEMO_ARGS)
 
+# Side by side: types take most of it.
 check: $(VENV)/.ready
+	@$(MAKE) --no-print-directory -j 2 --output-sync=target check-types check-style check-imports
+
+check-style:
 	@$(BIN)/ruff format --check --quiet . || { echo "Run: make format"; exit 1; }
 	@$(BIN)/ruff check --quiet .
+
+check-types:
 	@$(BIN)/mypy
+
+check-imports:
 	@$(BIN)/lint-imports
 
 format: $(VENV)/.ready

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import dagster as dg
 
 from chmv_assets.core.errors import ChmvError
+from chmv_assets.live_partitions import LivePartition, LivePartitions, fetch_told, live_event, upstream_first
 from chmv_assets.pipeline import Pipeline
-from chmv_assets.report import LivePartition, LivePartitions, fetch_told, live_event, upstream_first
 from chmv_assets.translator import AssetTranslator, NodeProps
 from resources.clickhouse import Server
 from resources.clickhouse_resource import ClickHouseResource

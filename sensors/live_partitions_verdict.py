@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from chmv_assets.core.names import QName
-from chmv_assets.report import LivePartition, Place, Told
+from chmv_assets.live_partitions import LivePartition, Place, Told
 
 TOLD_PER_TICK = 200  # an event costs Dagster 11 to 33 ms on SQLite, and a tick has 60 s
 ASKED_PER_TICK = (

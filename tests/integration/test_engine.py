@@ -137,6 +137,7 @@ def check_after_restart(info: EngineInfo) -> None:
     assert ask(info, "SELECT count() FROM system.tables WHERE name IN ('metric_log', 'trace_log', 'text_log')") == "0"
 
 
+@pytest.mark.thorough
 def test_idle_server_stays_idle_and_its_waiting_query_does_not_end(
     start: Callable[..., EngineInfo], tmp_path: Path
 ) -> None:

@@ -16,8 +16,8 @@ from chmv_assets.core.catalog import SourceFile, build_catalog
 from chmv_assets.core.names import QName
 from chmv_assets.core.settings import Settings
 from chmv_assets.core.windows import Window
+from chmv_assets.live_partitions import LivePartitions
 from chmv_assets.pipeline import load_pipeline
-from chmv_assets.report import LivePartitions
 from chmv_assets.start import probe_server
 from resources.clickhouse import Server
 from resources.inner_tables import fetch_inner_tables, fetch_states

@@ -179,6 +179,7 @@ def _has_journal(site: Runs) -> bool:
     return site.rows("SELECT count() FROM system.tables WHERE database = 'chmv' AND name = 'rebuilds'") == [(1,)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("protocol", "status"),
     [("gated", dg.DagsterRunStatus.CANCELED)]

@@ -111,8 +111,15 @@ def rows(day: int, count: int = 30) -> list[dict[str, Any]]:
     return [{"at": DAY + timedelta(days=day, minutes=at), "page": f"p{at % 7}", "ms": at} for at in range(count)]
 
 
-@pytest.mark.parametrize("form", ["parquet", "jsonl"])
-@pytest.mark.parametrize("table_engine", [STORED, "Null"])
+@pytest.mark.parametrize(
+    ("table_engine", "form"),
+    [
+        (STORED, "parquet"),
+        ("Null", "jsonl"),
+        pytest.param(STORED, "jsonl", marks=pytest.mark.thorough),
+        pytest.param("Null", "parquet", marks=pytest.mark.thorough),
+    ],
+)
 def test_replay_gives_what_the_live_views_gave(
     clickhouse: Client, server: Server, spark: SparkSession, tmp_path: Path, table_engine: str, form: str
 ) -> None:

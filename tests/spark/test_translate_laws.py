@@ -204,7 +204,7 @@ def stage(clickhouse: Client, spark: SparkSession, engine: EngineInfo, database:
     return Stage(clickhouse, spark, engine, database)
 
 
-@pytest.mark.parametrize(("folds", "seed", "wanted"), [(False, 11, 60), (True, 12, 20)])
+@pytest.mark.parametrize(("folds", "seed", "wanted"), [(False, 11, 40), (True, 12, 20)])
 def test_what_is_translated_means_the_same_on_the_server(stage: Stage, folds: bool, seed: int, wanted: int) -> None:
     grammar, group = Grammar(random.Random(seed)), " GROUP BY lc" if folds else ""
     compared = refused = 0

@@ -11,14 +11,15 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from chmv_assets import report
+from chmv_assets import live_partitions as module
 from chmv_assets.assets import build_props
 from chmv_assets.core.catalog import SourceFile, build_catalog
 from chmv_assets.core.names import QName
 from chmv_assets.core.settings import Settings
 from chmv_assets.core.windows import ch_partitions
+from chmv_assets.live_partitions import LivePartition, LivePartitions, windows_of
 from chmv_assets.pipeline import Pipeline
-from chmv_assets.report import LivePartition, LivePartitions, report_live_partitions, windows_of
+from chmv_assets.report import report_live_partitions
 from resources.introspect import PartitionState, select_states
 
 START = date(2026, 6, 1)
@@ -94,7 +95,7 @@ def test_the_index_finds_what_a_walk_over_all_states_finds(pipeline: Pipeline, s
             )
             for i, text in reversed(PARTITIONS[table].items())
         ]
-        places = report._StatePlaces.of(states, scheme)
+        places = module._StatePlaces.of(states, scheme)
         for window in windows.values():
             wanted = ch_partitions(window, scheme, "UTC")
             assert tuple(states[at] for at in places.select(wanted)) == select_states(states, scheme, wanted)

@@ -22,7 +22,14 @@ def serve(stage: Stage) -> Router:
     return made
 
 
-@pytest.mark.parametrize("name", ["changed_order_by", "changed_type", "changed_filter", "column_through_the_chain"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "changed_order_by",
+        "changed_filter",
+        *(pytest.param(name, marks=pytest.mark.thorough) for name in ("changed_type", "column_through_the_chain")),
+    ],
+)
 def test_serving_views_follow(stage: Stage, name: str) -> None:
     serve(stage)
     with stage.writers("src"):

@@ -59,6 +59,7 @@ def test_exact_under_writers_without_retry(site: Callable[..., Site], shape: str
     assert [line for line in made.logged if line.startswith("run DDL move")], "rows waited and were moved in"
 
 
+@pytest.mark.thorough
 def test_twice_in_a_row_and_the_server_knows_the_view_as_before(site: Callable[..., Site]) -> None:
     made = site()
     with made.under_fire(2):
@@ -138,6 +139,7 @@ def test_fence_that_came_too_late_publishes_nothing_and_is_repaired(
     made.check()
 
 
+@pytest.mark.thorough
 def test_insert_that_outlasts_the_lead_is_waited_for_with_a_longer_one(site: Callable[..., Site]) -> None:
     made = site()
     made.damage()
@@ -259,7 +261,9 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineInfo]:
     stop_engine(folder)
 
 
-@pytest.mark.parametrize("rights", ["DEFINER = default SQL SECURITY DEFINER", "SQL SECURITY NONE"])
+@pytest.mark.parametrize(
+    "rights", ["DEFINER = default SQL SECURITY DEFINER", pytest.param("SQL SECURITY NONE", marks=pytest.mark.thorough)]
+)
 def test_writer_who_may_only_insert_sees_no_error(guarded: EngineInfo, rights: str) -> None:
     with Server(Endpoint(guarded.url)) as server:
         made = Site(guarded.http_port, server, "fenced_rights", ONE.replace("TO {db}.t AS", f"TO {{db}}.t {rights} AS"))

@@ -100,7 +100,7 @@ def insert_somewhere(pipe: Pipe, number: int) -> None:
     [
         ("two_views", "gated", KEY),
         ("opaque", "gated", KEY),
-        ("two_views", "whole", "all"),
+        pytest.param("two_views", "whole", "all", marks=pytest.mark.thorough),
         ("unpartitioned", "whole", "all"),
     ],
 )

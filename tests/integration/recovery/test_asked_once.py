@@ -54,6 +54,7 @@ def test_a_tick_evaluated_twice_asks_for_the_same_run_and_a_second_run_changes_n
     assert scene.site.differences() == []
 
 
+@pytest.mark.thorough
 def test_two_daemons_at_once_repair_once(scene: Scene) -> None:
     location = scene.folder / "location.py"
     location.write_text(LOCATION)

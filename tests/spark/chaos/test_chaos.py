@@ -28,6 +28,10 @@ SEED = int(os.environ.get("CHMV_CHAOS_SEED") or 20261116)
 BATCHES = int(os.environ.get("CHMV_CHAOS_BATCHES") or (200 if os.environ.get("CHMV_THOROUGH") else 120))
 STEPS_PER_SOURCE = 20 if os.environ.get("CHMV_THOROUGH") else 12  # a fault at each, spread over all
 LIMITS = PaceLimits(min_rows=30, normal_rows=30, max_parallelism=2)  # so that small files are several inserts
+EACH_SOURCE = [
+    SOURCES[0],
+    *(pytest.param(source, marks=pytest.mark.thorough) for source in SOURCES[1:]),
+]  # the random faults below are of all of them in every run
 ROUNDS = 2 if os.environ.get("CHMV_THOROUGH") else 1  # of killed drivers, one per source each
 CHECK_ROWS_EVERY, CHECK_ALL_EVERY = 5, 25
 NETWORK: tuple[FaultKind, ...] = ("reset before", "reset inside", "answer lost", "answer cut", "refused", "overloaded")
@@ -115,7 +119,7 @@ def next_fault(world: World, number: int, step: Step) -> Fault:
     return dies(world, WHEN[again % len(WHEN)], step)
 
 
-@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("source", EACH_SOURCE)
 def test_a_fault_at_every_step(world: World, steps: dict[str, tuple[Step, ...]], source: str) -> None:
     shift = 3 * SOURCES.index(source)  # the sources share many steps: each time another fault
     for number, step in enumerate(spread(steps[source], STEPS_PER_SOURCE)):
@@ -168,7 +172,7 @@ def test_a_batch_that_is_committed_again_changes_nothing(world: World) -> None:
     check_all(world)
 
 
-@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("source", EACH_SOURCE)
 def test_two_drivers_on_one_folder_load_every_row_once(world: World, source: str) -> None:
     world.write_files(source)
     errors: list[str] = []
@@ -219,7 +223,7 @@ def test_random_faults_until_enough_batches(world: World, steps: dict[str, tuple
     print(f"called again: {story.recoveries}; server crashes: {world.server.crashes}; seed {SEED}")
 
 
-@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("source", EACH_SOURCE)
 def test_a_file_that_arrives_between_two_drivers_is_loaded_once(
     world: World, monkeypatch: pytest.MonkeyPatch, source: str
 ) -> None:

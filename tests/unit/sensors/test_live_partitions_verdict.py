@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chmv_assets.core.names import QName
-from chmv_assets.report import LivePartition, Told
+from chmv_assets.live_partitions import LivePartition, Told
 from sensors import live_partitions_verdict as verdict
 from sensors.live_partitions_verdict import Memory, to_ask
 
