@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from chmv_assets.core.names import QName
 from chmv_assets.live_partitions import LivePartition, Place, Told
 
-TOLD_PER_TICK = 200  # an event costs Dagster 11 to 33 ms on SQLite, and a tick has 60 s
+TOLD_PER_TICK = 500  # an event costs Dagster 11 to 33 ms on SQLite, and a tick has 60 s
 ASKED_PER_TICK = (
     250  # assets, two short questions to the event log each; only the first ticks of a process need so many
 )
