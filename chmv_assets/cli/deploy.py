@@ -45,7 +45,7 @@ def plan_command(ddl: Path | None, out: Path | None, steps: bool, as_json: bool)
     \b
     Example:
       chmv plan --ddl ./ddl
-      chmv plan --ddl ./ddl --out plan.json || [ $? -eq 2 ]     in a script that ends at the first error
+      chmv plan --ddl ./ddl --out plan.json || [ $? -eq 2 ]     # under set -e
       chmv apply plan.json --allow-rewrite
     """
     from chmv_assets.core.deploy.codec import encode_plan, plan_document
@@ -275,11 +275,11 @@ def _print_applied(applied: Applied, as_json: bool) -> None:
 def rollback_command(deploy: str, dry_run: bool, allow_rewrite: bool, allow_destructive: bool, as_json: bool) -> None:
     """Take DEPLOYMENT back, finished or not: the objects of before, their targets computed with the queries of before.
 
-    Without an id: the newest in the journal of this server, also if it was made of another folder. Where several folders are deployed to one server, name
-    it (`chmv deploys`). What the deployment has created is put aside, which needs --allow-destructive.
-
     Rows that arrived since are in them: it is a deployment like any other, towards the texts that the journal kept. Tables that were put aside come back with
     their rows, as long as their soak time is not over.
+
+    Without an id: the newest in the journal of this server, also if it was made of another folder. Where several folders are deployed to one server, name
+    it (`chmv deploys`). What the deployment has created is put aside, which needs --allow-destructive.
 
     \b
     Example:
