@@ -23,6 +23,7 @@ from chmv_assets.core.catalog import Catalog, SourceFile, build_catalog, decode_
 from chmv_assets.core.model import Finding, Place
 from chmv_assets.core.secrets import find_secrets
 from chmv_assets.core.settings import SETTINGS_FILE, Settings, check_settings
+from chmv_assets.core.settings_effect import find_idle_settings
 from chmv_assets.settings_file import read_settings
 from resources.toolchain import cache_dir
 
@@ -94,7 +95,8 @@ def parse_files(
         defects.append(Finding(code="no-ddl", severity="error", message=message, place=Place(str(ddl_dir), 1)))
     catalog = build_catalog(files, default_database=settings.default_database, findings=defects, progress=progress)
     names = {str(name): {column.name for column in made.columns} for name, made in catalog.objects.items()}
-    catalog = replace(catalog, findings=(*catalog.findings, *check_settings(settings, names)))
+    told = (*check_settings(settings, names), *find_idle_settings(settings, catalog))
+    catalog = replace(catalog, findings=(*catalog.findings, *told))
     return Pipeline(catalog=catalog, settings=settings, ddl_dir=ddl_dir, fingerprint="")
 
 

@@ -44,7 +44,7 @@ class RecoverConfig(dg.Config):
     """What to repair."""
 
     ask: str = Field(
-        description="What a sensor asks for, as JSON (chmv_assets.core.recovery.Ask). `chmv recover` writes it for you."
+        description="What a sensor asks for, as JSON (chmv_assets.core.recovery.Ask). To repair by hand use `chmv recover`."
     )
 
 

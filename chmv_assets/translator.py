@@ -150,15 +150,14 @@ def _place(props: NodeProps) -> str:
         return "Plain view: computed whenever it is read, nothing is stored."
     if role == "view":
         return _view_sentence(props)
+    if node.kind in ("distributed", "buffer"):
+        return "Hands rows on to the table behind it; not materialized."
     if role == "source":
-        does = (
-            "load the new landing files that have rows in the partition, then look at it"
-            if props.policy.landing is not None
-            else "only look at the partition: rows, parts, newest event"
-        )
-        return f"Source: every insert here fires views. Materialize: {does}."
+        return _source_sentence(props)
     if role == "target":
         views = ", ".join(str(view) for view, _ in props.writers) or "views"
+        if node.kind not in ("table", "inner_table"):
+            return f"Target: written by {views}. It keeps no rows of its own, so there is nothing to materialize."
         if props.refreshed:
             return f"Target: computed as a whole by {views}. Materialize: only look at it; to compute it anew, materialize the view."
         what = "the partition" if props.partitions_def is not None else "all of it"
@@ -167,7 +166,18 @@ def _place(props: NodeProps) -> str:
         return (
             "Lookup: views read it, but inserts here do not fire them. A change counts for rows that arrive afterwards."
         )
-    return ""
+    return "No view reads or writes it; shown because the folder declares it."
+
+
+def _source_sentence(props: NodeProps) -> str:
+    fires = "Source: every insert here fires views"
+    if props.node.kind != "table":  # Null, queues: what Dagster could look at is gone when the views have fired
+        return f"{fires}; it keeps no rows, so it cannot be materialized or rebuilt from."
+    what = "the partition" if props.partitions_def is not None else "it"
+    if props.policy.landing is None:
+        return f"{fires}. Materialize: only look at {what}: rows, parts, newest event."
+    which = "that have rows in the partition, " if props.partitions_def is not None else ""
+    return f"{fires}. Materialize: load the new landing files {which}then look at it."
 
 
 _CLASSES = {
@@ -181,9 +191,10 @@ _CLASSES = {
 def _view_sentence(props: NodeProps) -> str:
     trigger = next((str(upstream.name) for upstream in props.upstreams if upstream.kind == "trigger"), "nothing")
     kind = props.facts.view_class if props.facts is not None else "opaque"
+    what = "its share of the partition" if props.partitions_def is not None else "all of its share"
     return (
         f"Materialized view: every insert into {trigger} makes rows in {props.node.target} ({_CLASSES[kind]}). "
-        "Materialize: compute its share of the partition beside the target, to look at; readers see nothing of it. To repair, materialize the target."
+        f"Materialize: compute {what} beside the target, to look at; readers see nothing of it. To repair, materialize the target."
     )
 
 

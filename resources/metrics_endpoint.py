@@ -131,7 +131,9 @@ def open_endpoint(
             elif path == GRAPH_PATH and page is not None:
                 self._answer(page.render(), "text/html; charset=utf-8")
             else:
-                self.send_error(404, f"metrics are at {PATH}, the graph at {GRAPH_PATH}")
+                self.send_error(
+                    404, f"metrics are at {PATH}" + (f", the graph at {GRAPH_PATH}" if page is not None else "")
+                )
 
         def _answer(self, body: bytes, content_type: str) -> None:
             self.send_response(200)

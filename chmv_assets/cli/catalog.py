@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chmv_assets.cli.options import json_option
-from chmv_assets.cli.output import console, print_json, told
+from chmv_assets.cli.output import console, json_text, print_json, told
 from chmv_assets.cli.picture import Picture, write_out
 from chmv_assets.cli.runtime import read_runtime
 from chmv_assets.core.catalog import Catalog
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 _MAX_HOURS = 24 * 31  # query logs are not read without an end
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
+_DEMO_MEANT = (
+    "Warning: neither --ddl nor CHMV_DDL_DIR is set, so the demo's DDL is meant, on the server of CHMV_CLICKHOUSE_URL."
+)
 
 ddl_option = click.option(
     "--ddl",
@@ -37,9 +40,12 @@ databases_option = click.option(
 )
 
 
-def ddl_folder(ddl: Path | None) -> Path:
-    """The folder that a command works on."""
-    return ddl or Path(os.environ.get("CHMV_DDL_DIR") or DEMO_DDL)
+def ddl_folder(ddl: Path | None, *, deployed: bool = False) -> Path:
+    """The folder that a command works on; `deployed` says that a server is held against it, or changed to it."""
+    said = ddl or os.environ.get("CHMV_DDL_DIR")
+    if not said and deployed and os.environ.get("CHMV_CLICKHOUSE_URL"):
+        click.echo(_DEMO_MEANT, err=True)
+    return Path(said or DEMO_DDL)
 
 
 def _title(folder: Path) -> str:
@@ -164,7 +170,7 @@ def _print_findings(findings: list[Finding], catalog: Catalog, failing: bool) ->
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Pictures only: write there instead of printing.",
+    help="Write there instead of printing.",
 )
 @click.option(
     "--title", default="", metavar="TEXT", help="With --format html: the page's title.  [default: the folder's name]"
@@ -192,8 +198,11 @@ def graph_command(
     """
     if form == "table" and not runtime:
         raise click.UsageError("--format table is for --runtime.")
-    if (live_status or output) and form not in ("dot", "mermaid", "html"):
-        raise click.UsageError("--live-status and --output are for --format html, dot and mermaid.")
+    form = form or ("table" if runtime else "json")
+    if live_status and form not in ("dot", "mermaid", "html"):
+        raise click.UsageError("--live-status is for --format html, dot and mermaid.")
+    if output and form == "table":
+        raise click.UsageError("--output is for --format json, html, dot and mermaid.")
     if runtime and form == "html":
         raise click.UsageError("--runtime is for --format json, table, dot and mermaid; the page takes --live-status.")
     catalog, disagreements = _load(ddl, live, databases)
@@ -202,7 +211,6 @@ def graph_command(
     for disagreement in disagreements:
         click.echo(f"hooks disagree: {disagreement}", err=True)
     seen = read_runtime(catalog, hours) if runtime else None
-    form = form or ("table" if runtime else "json")
     if form == "json":
         document = graph_document(catalog)
         if live:
@@ -211,7 +219,7 @@ def graph_command(
             ]
         if seen is not None:
             document["runtime"] = seen.document()
-        print_json(document)
+        write_out(json_text(document), output)
     elif form == "table" and seen is not None:
         seen.print()
     else:

@@ -45,14 +45,15 @@ def plan_command(ddl: Path | None, out: Path | None, steps: bool, as_json: bool)
     \b
     Example:
       chmv plan --ddl ./ddl
-      chmv plan --ddl ./ddl --out plan.json && chmv apply plan.json --allow-rewrite
+      chmv plan --ddl ./ddl --out plan.json || [ $? -eq 2 ]     # under set -e
+      chmv apply plan.json --allow-rewrite
     """
     from chmv_assets.core.deploy.codec import encode_plan, plan_document
     from chmv_assets.core.deploy.sealing import seal_plan, without_slots
     from chmv_assets.deploy import make_plan
     from resources.clickhouse import Server, endpoint_from_environment
 
-    pipeline = load_pipeline(ddl_folder(ddl)).require_sound()
+    pipeline = load_pipeline(ddl_folder(ddl, deployed=True)).require_sound()
     with Server(endpoint_from_environment()) as server:
         plan = make_plan(server, pipeline)
     if out is not None:
@@ -218,8 +219,9 @@ def apply_command(
     if resume == (plan_path is not None):
         raise click.UsageError("Give a PLAN, or --resume, and not both.")
     plan = decode_plan(plan_path.read_text(encoding="utf-8")) if plan_path is not None else None
+    folder = ddl_folder(ddl, deployed=True)
     with Server(endpoint_from_environment()) as server:
-        applier = open_applier(server, lambda _line: None, _tell, ddl_folder(ddl))
+        applier = open_applier(server, lambda _line: None, _tell, folder)
         applied = (
             applier.apply(plan, _allowed(allow_rewrite, allow_destructive)) if plan is not None else applier.resume()
         )
@@ -271,10 +273,13 @@ def _print_applied(applied: Applied, as_json: bool) -> None:
 @json_option
 @told
 def rollback_command(deploy: str, dry_run: bool, allow_rewrite: bool, allow_destructive: bool, as_json: bool) -> None:
-    """Take DEPLOYMENT back (the last one without it), finished or not: the objects of before, their targets computed with the queries of before.
+    """Take DEPLOYMENT back, finished or not: the objects of before, their targets computed with the queries of before.
 
     Rows that arrived since are in them: it is a deployment like any other, towards the texts that the journal kept. Tables that were put aside come back with
     their rows, as long as their soak time is not over.
+
+    Without an id: the newest in the journal of this server, also if it was made of another folder. Where several folders are deployed to one server, name
+    it (`chmv deploys`). What the deployment has created is put aside, which needs --allow-destructive.
 
     \b
     Example:

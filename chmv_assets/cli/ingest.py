@@ -41,8 +41,10 @@ def ingest_command(
 
     PATH is a folder or an object-store URL; without it the `landing` of SOURCE in chmv.yaml counts. Known and duplicate files are
     passed over by their content, bad rows go to chmv.quarantine with the reason, late rows are counted. What a crashed ingest
-    left behind is finished first. A file is loaded whole, so --window may bring rows around it. Exit code 1 if the files could not
-    be loaded as declared, or if an earlier batch could not be finished.
+    left behind is finished first. A file is loaded whole, so --window may bring rows around it.
+
+    Exit code 1 if a batch could not be loaded as declared, or an earlier one not be finished. A file that cannot be read is named and left
+    for the next time; that alone is exit code 0 (--json: files.unreadable).
 
     \b
     Example:

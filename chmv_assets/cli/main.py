@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from chmv_assets import __version__
-from chmv_assets.cli.groups import EXIT_CODES, CommandGroup, with_exit_codes
+from chmv_assets.cli.groups import EXIT_CODES, OF_THEIR_OWN, CommandGroup, with_exit_codes
 
 _COMMANDS = {
     "check": "chmv_assets.cli.catalog:check_command",
@@ -91,7 +91,9 @@ class LazyGroup(CommandGroup):
 
 
 @click.group(
-    cls=LazyGroup, epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120}
+    cls=LazyGroup,
+    epilog=f"{EXIT_CODES} {OF_THEIR_OWN}",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
 @click.version_option(__version__, prog_name="chmv")
 def main() -> None:

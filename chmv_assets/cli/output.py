@@ -37,8 +37,13 @@ def console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, width=None if stream.isatty() else 160, soft_wrap=not stream.isatty())
 
 
+def json_text(document: Any) -> str:
+    """A document as commands print it, with its line end."""
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
 def print_json(document: Any) -> None:
-    click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+    click.echo(json_text(document), nl=False)
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:

@@ -57,6 +57,6 @@ def write_out(text: str, output: Path | None) -> None:
         part.replace(output)
     except OSError as error:
         raise ChmvError(
-            f"file {output}: could not be written ({error.strerror}) but the picture was to go there. Choose another with --output."
+            f"file {output}: could not be written ({error.strerror}) but the graph was to go there. Choose another with --output."
         ) from error
     click.echo(f"{output}: {len(text.encode()):,} bytes", err=True)

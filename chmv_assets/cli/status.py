@@ -31,6 +31,8 @@ def status_command(ddl: Path | None, as_json: bool) -> None:
     ACTIVE: all is well. DEGRADED: something is open (a repair runs, a view is out, a lost partition is read from the snapshot), readers get
     right numbers or will within the SLA. STALE: readers are on the snapshot, or something is open for longer than the SLA.
 
+    The exit code is 0 whatever the statuses are, 1 if the server could not be asked; scripts ask --json.
+
     \b
     Example:
       chmv status

@@ -2,7 +2,7 @@
 
 Workers insert into a staging table tagged with task and attempt. The driver writes the winning attempts down **before** the
 first commit, then commits slice by slice (one per task) with a token each and settings under which a repeated commit is a
-no-op, in the source and in every target. A token alone, or ORDER BY ALL alone, is not exact (shared/clickhouse.md B and D).
+no-op, in the source and in every target. A token alone, or ORDER BY ALL alone, is not exact (docs/measured.md).
 """
 
 from __future__ import annotations

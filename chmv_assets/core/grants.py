@@ -5,8 +5,9 @@
     recovery  everything else that chmv does: observe, rebuild, recover, snapshots, routes, deploy, pull, drift, sensors
 
 This is the one place that says what each part needs; tests/integration/security/test_privileges.py runs every part under each account on a server
-that asks for all of it (`access_control_improvements`), and takes away one grant after another to see that none is idle. A view runs with the rights
-of who created it (SQL SECURITY DEFINER, the server's default): the recovery account creates views, so whoever inserts needs no right on targets.
+that asks for all of it (`access_control_improvements`), and takes away one grant after another to see that none is idle. A view with a definer runs with
+that account's rights. One that says nothing gets a definer where the server is configured so (`ignore_empty_sql_security_in_create_view_query` false); on
+others it reads with the rights of who inserts. We go by the DDL and assume the latter. Nobody needs a right on targets in order to insert into a source.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Lints: what is legal DDL but gives wrong numbers or cannot be repaired. One function per rule.
 
-Each finding says what was found, why it hurts (server behaviour measured in shared/clickhouse.md) and what to do. Rules see
+Each finding says what was found, why it hurts (server behaviour as measured, docs/measured.md) and what to do. Rules see
 only the finished catalog; none changes it. Codes are stable: people put them into their CI.
 """
 

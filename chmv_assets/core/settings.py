@@ -355,7 +355,7 @@ def _landing(reading: _Reading, path: KeyPath, raw: object) -> Landing | None:
 def _refuse_contradictions(reading: _Reading, settings: Settings) -> None:
     """A table may stand under sources and under targets, but both must agree on what they both say."""
     sources = dict(settings.sources)
-    written = _written(settings, "targets")
+    written = written_names(settings, "targets")
     for name, target in settings.targets:
         other = _said(sources.get(name, ObjectSettings()))
         for key, value in _said(target).items():
@@ -365,7 +365,7 @@ def _refuse_contradictions(reading: _Reading, settings: Settings) -> None:
                 reading.defect("settings-conflict", path, _shown(value), wanted, "It is one table", "Say it once")
 
 
-def _written(settings: Settings, section: Section) -> dict[QName, str]:
+def written_names(settings: Settings, section: Section) -> dict[QName, str]:
     """The keys under which the objects of a section stand in the file."""
     found: dict[QName, str] = {}
     for path, _ in settings.lines:
@@ -379,7 +379,7 @@ def check_settings(settings: Settings, catalog_names: Mapping[str, Collection[st
     """Hold the settings against the catalog: `database.table` → its columns (empty where they are not known)."""
     reading = _Reading(dict(settings.lines), settings.default_database)
     for section in SECTIONS:
-        written = _written(settings, section)
+        written = written_names(settings, section)
         for name, content in settings.section(section):
             path: KeyPath = (section, written.get(name, str(name)))
             if str(name) not in catalog_names:

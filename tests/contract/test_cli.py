@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from chmv_assets import demo
 from chmv_assets.cli.main import _COMMANDS, _TASKS, main
 from chmv_assets.cli.output import console
+from chmv_assets.pipeline import DEMO_DDL
 from resources.clickhouse import Server
 from resources.engine import EngineInfo
 
@@ -125,6 +126,34 @@ def test_live_without_a_server_says_what_to_do(monkeypatch: pytest.MonkeyPatch) 
     result = CliRunner().invoke(main, ["check", "--live"])
     assert result.exit_code == 1
     assert "no usable answer" in result.stderr and "chmv engine status" in result.stderr
+
+
+@pytest.mark.parametrize("command", [["plan"], ["drift"], ["apply", "--resume"]], ids=" ".join)
+@pytest.mark.parametrize("said", [False, True])
+def test_the_demo_against_a_server_that_was_named_is_warned_of(
+    monkeypatch: pytest.MonkeyPatch, command: list[str], said: bool
+) -> None:
+    monkeypatch.delenv("CHMV_DDL_DIR", raising=False)
+    monkeypatch.setenv("CHMV_CLICKHOUSE_URL", "http://127.0.0.1:9")  # nobody is there, and nothing is started
+    result = CliRunner().invoke(main, [*command, *(["--ddl", str(DEMO_DDL)] if said else [])])
+    warned = [line for line in result.stderr.splitlines() if line.startswith("Warning: ")]
+    wanted = "Warning: neither --ddl nor CHMV_DDL_DIR is set, so the demo's DDL is meant, on the server of CHMV_CLICKHOUSE_URL."
+    assert warned == ([] if said else [wanted])
+
+
+def test_a_command_that_asks_no_server_does_not_warn_of_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CHMV_DDL_DIR", raising=False)
+    monkeypatch.setenv("CHMV_CLICKHOUSE_URL", "http://127.0.0.1:9")
+    assert run("check").stderr == ""
+
+
+def test_the_json_of_the_graph_goes_to_a_file_too(tmp_path: Path) -> None:
+    file = tmp_path / "graph.json"
+    result = run("graph", "--format", "json", "-o", str(file))
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert file.read_text(encoding="utf-8") == run("graph").stdout
+    refused = CliRunner().invoke(main, ["graph", "--live-status"])
+    assert refused.exit_code == 2 and "--live-status is for --format html, dot and mermaid." in refused.stderr
 
 
 @pytest.mark.parametrize("path", commands(main), ids=" ".join)  # type: ignore[arg-type]

@@ -42,11 +42,15 @@ ROOT = Path(__file__).parents[2]
 LAST = "docs/howto/add_a_view.md"  # it leaves a view that other pages do not know
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")], key=lambda page: (str(page).endswith(LAST), page))
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+BESIDES = ("CONTRIBUTING.md", "CHANGELOG.md")
 
 # Commands that begin so are not run here, and why. A line that no page has any more fails.
 NOT_RUN = {
     "make demo": "tests/e2e/test_demo_command.py runs what it calls",
     "make test": "this is a part of it",
+    "make soak": "half an hour; tests/e2e/test_soak.py runs a short one",
+    "SOAK_MINUTES=": "the same",
+    "python -m soak": "tests/e2e/test_soak.py",
     "dagster dev": "serves until it is stopped; tests/browser has a webserver and a daemon",
     "dagster code-server start": "serves until it is stopped; tests/integration/metrics has a code server",
     "dagster-webserver": "serves until it is stopped; tests/browser",
@@ -98,8 +102,9 @@ class Session:
             "https://clickhouse.internal:8443": engine.url,
             "http://clickhouse:8123": engine.url,
             "--watch 300": "--watch 1",
+            "CHMV_CLICKHOUSE_USER=chmv_recovery": "CHMV_CLICKHOUSE_USER=default",  # the engine has no other
         }
-        self.today, self.folder = today, folder
+        self.today, self.folder, self.code = today, folder, 0
         self.environ = {"CHMV_CLICKHOUSE_URL": engine.url, "CHMV_LANDING_ROOT": str(folder)}
         for table in demo.LANDED:
             (folder / "landing" / table).mkdir(parents=True)
@@ -114,6 +119,7 @@ class Session:
                 continue
             code, out, err = self._pipe(pipeline)
             said += out + err
+            self.code = code
             if pipeline.output:
                 written = self.folder / pipeline.output
                 written.parent.mkdir(parents=True, exist_ok=True)
@@ -131,6 +137,8 @@ class Session:
         if words[0] == "export":
             self.environ.update(word.split("=", 1) for word in words[1:])  # type: ignore[arg-type]
             return 0, "", ""
+        if words[:3] == ("[", "$?", "-eq") and words[4:] == ("]",):
+            return int(self.code != int(words[3])), "", ""
         if words[0] == "chmv":
             result = CliRunner().invoke(main, words[1:], env=self.environ, catch_exceptions=False)
             return result.exit_code, result.stdout, result.stderr
@@ -198,7 +206,7 @@ def test_commands_in_running_text_and_their_options_exist(page: Path) -> None:
         assert asked <= known, f"{page}:{line}: {sorted(asked - known)} of chmv {words[0]}"
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=[*NAMES, "CONTRIBUTING.md"])
+@pytest.mark.parametrize("page", [*PAGES, *(ROOT / name for name in BESIDES)], ids=[*NAMES, *BESIDES])
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
         path, _, anchor = target.partition("#")

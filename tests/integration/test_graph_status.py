@@ -126,7 +126,8 @@ def test_the_command_writes_the_page_and_paints_the_other_pictures(place: tuple[
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--live-status"], "--live-status and --output are for"),
+        (["--live-status"], "--live-status is for --format html, dot and mermaid."),
+        (["--runtime", "-o", "graph.txt"], "--output is for --format json, html, dot and mermaid."),
         (["--format", "html", "--runtime"], "the page takes --live-status"),
         (["--format", "html", "-o", "/nowhere/at/all.html"], "could not be written"),
     ],

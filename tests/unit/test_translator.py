@@ -200,3 +200,45 @@ def test_descriptions_say_what_it_is_and_what_materialize_does(
     specs: dict[str, dg.AssetSpec], name: str, says: str
 ) -> None:
     assert says in str(specs[name].description)
+
+
+UNMATERIALIZED = """
+CREATE TABLE d.nothing (x UInt8) ENGINE = Null;
+CREATE TABLE d.topic (x UInt8) ENGINE = Kafka SETTINGS kafka_broker_list = 'k:9092', kafka_topic_list = 't', kafka_group_name = 'g', kafka_format = 'JSONEachRow';
+CREATE TABLE d.plain (x UInt8) ENGINE = MergeTree ORDER BY x;
+CREATE TABLE d.front (x UInt8) ENGINE = Buffer(d, plain, 1, 1, 1, 1, 1, 1, 1);
+CREATE TABLE d.spread (x UInt8) ENGINE = Distributed(c, d, plain);
+CREATE TABLE d.alone (x UInt8) ENGINE = MergeTree ORDER BY x;
+CREATE TABLE d.t (x UInt8) ENGINE = MergeTree ORDER BY x;
+CREATE TABLE d.gone (x UInt8) ENGINE = Null;
+CREATE MATERIALIZED VIEW d.v1 TO d.t AS SELECT x FROM d.nothing;
+CREATE MATERIALIZED VIEW d.v2 TO d.t AS SELECT x FROM d.topic;
+CREATE MATERIALIZED VIEW d.v3 TO d.gone AS SELECT x FROM d.plain;
+"""
+NO_ROWS = "Source: every insert here fires views; it keeps no rows, so it cannot be materialized or rebuilt from."
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("nothing", NO_ROWS),
+        ("topic", NO_ROWS),
+        ("front", "Hands rows on to the table behind it; not materialized."),
+        ("spread", "Hands rows on to the table behind it; not materialized."),
+        ("gone", "Target: written by d.v3. It keeps no rows of its own, so there is nothing to materialize."),
+        ("alone", "No view reads or writes it; shown because the folder declares it."),
+        ("plain", "Source: every insert here fires views. Materialize: only look at it: rows, parts, newest event."),
+    ],
+)
+def test_descriptions_promise_materialize_only_where_there_is_one(tmp_path: Path, name: str, says: str) -> None:
+    (tmp_path / "ddl").mkdir()
+    (tmp_path / "ddl" / "a.sql").write_text(UNMATERIALIZED)
+    built = build_assets(load_pipeline(tmp_path / "ddl", cache=tmp_path).require_sound(), START).assets
+    found = {
+        spec.key.path[-1]: (spec, asset)
+        for asset in built
+        for spec in ([asset] if isinstance(asset, dg.AssetSpec) else asset.specs)
+    }
+    spec, asset = found[name]
+    assert spec.description == says
+    assert ("Materialize:" in says) is not isinstance(asset, dg.AssetSpec)

@@ -41,7 +41,7 @@ def test_the_documented_example_has_no_defects() -> None:
         default_database="shop",
         timezone="UTC",
         start=date(2026, 7, 1),
-        databases=("shop", "serving"),
+        databases=("shop",),
         defaults=Defaults(owners=("team:data-platform",)),
         sources=(
             (

@@ -6,6 +6,8 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import threading
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,8 @@ import pytest
 from chmv_assets.core.catalog import build_catalog
 from chmv_assets.core.errors import EngineError
 from chmv_assets.core.settings import Settings
-from resources.metrics_endpoint import carry_metrics, is_code_server, read_port
+from resources.metrics import MetricsCollector
+from resources.metrics_endpoint import carry_metrics, is_code_server, open_endpoint, read_port
 
 ROOT = Path(__file__).parents[3]
 
@@ -70,3 +73,19 @@ def test_a_run_loads_the_location_without_the_client_library(tmp_path: Path) -> 
         env={**kept, "CHMV_CACHE_DIR": str(tmp_path), "CHMV_METRICS_PORT": "0"},
     )  # fmt: skip
     assert result.stdout.strip() == "False False ['MainThread']", result.stderr[-2000:]
+
+
+def test_without_a_page_nothing_promises_one() -> None:
+    server = open_endpoint(MetricsCollector(build_catalog([]), Settings()))
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        asked = HTTPConnection("127.0.0.1", int(server.server_address[1]), timeout=10)
+        asked.request("GET", "/graph")
+        answer = asked.getresponse()
+        answer.read()
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+    assert (answer.status, answer.reason) == (404, "metrics are at /metrics")
