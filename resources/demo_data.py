@@ -2,7 +2,7 @@
 
 Every value is a function of the row number and a salt that comes from (seed, sizes, window), so a load is a value
 (`DemoLoad`) and its statements are pure builders; only `load_demo` talks to a server. Two laws hold: nothing here reads
-a clock or a random source, and every INSERT is one block with a deduplication token (clickhouse.md, section D), so that
+a clock or a random source, and every INSERT is one block with a deduplication token (docs/measured.md), so that
 loading twice, or again after a crash, adds nothing in the sources and in every target behind them. Users and products
 depend on their number alone: loads with different seeds share them.
 

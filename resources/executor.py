@@ -24,7 +24,7 @@ from resources.topology import fetch_topology
 
 Log = Callable[[str], None]
 _NO_QUEUE = 36
-# Bounds of every statement that computes (requirements 32); those that a server does not know are left out.
+# Bounds of every statement that computes (docs/rebuild.md); those that a server does not know are left out.
 BOUNDS: dict[str, Any] = {
     "max_execution_time": 300,
     "timeout_overflow_mode": "throw",
