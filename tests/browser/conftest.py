@@ -40,7 +40,7 @@ from resources.engine import EngineInfo, EngineOptions, connection_env, start_en
 ROOT = Path(__file__).parents[2]
 SCREENSHOTS = Path(__file__).parent / "screenshots"
 PICTURES = ROOT / "docs" / "images"
-PICTURES_VARIABLE = "CHMV_README_PICTURES"  # set to 1, the tests also write the two pictures of the README
+PICTURES_VARIABLE = "CHMV_README_PICTURES"  # set to 1, the tests also write the pictures of the README
 VIEWPORT = ViewportSize(width=1600, height=900)
 PATIENCE_MS = 20_000
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -24,6 +24,7 @@ SENSORS = (
     "freshness_sensor",
     "reaper_sensor",
     "drift_sensor",
+    "live_partitions_sensor",
 )
 REPAIR_SECONDS = 150
 LOCATION = "chmv"  # in workspace.yaml
@@ -111,7 +112,9 @@ def test_the_last_tick_says_what_was_seen_with_numbers(
         assert tick["error"] is None and re.search(r"\d", tick["skipReason"] or "0"), (name, tick)
 
 
-def test_a_repair_tells_its_story_on_the_page_of_its_run(live_demo: LiveDemo, repair: str, visit: Visit) -> None:
+def test_a_repair_tells_its_story_on_the_page_of_its_run(
+    live_demo: LiveDemo, repair: str, visit: Visit, picture: Callable[..., None]
+) -> None:
     assert live_demo.server.rows(
         "SELECT count() FROM system.tables WHERE database = 'shop' AND name = 'traffic_hourly_mv'"
     ) == [(1,)]
@@ -136,6 +139,7 @@ def test_a_repair_tells_its_story_on_the_page_of_its_run(live_demo: LiveDemo, re
         timeout=PATIENCE_MS
     )
     visit.keep("steps")
+    picture("recovery")
 
 
 def test_the_page_of_the_target_says_how_it_stands(live_demo: LiveDemo, repair: str, visit: Visit) -> None:
