@@ -31,7 +31,6 @@ _TOLD = 10
 ORDER = (
     "target dropped", "dropped", "detached", "unhooked", "changed", "isolate", "throws", "partition lost", "deficit", "refresh failed", "rows missed", "probe",
 )  # fmt: skip
-STRUCTURAL = frozenset({"target dropped", "dropped", "detached", "unhooked", "changed"})
 
 
 @dataclass(frozen=True, slots=True)

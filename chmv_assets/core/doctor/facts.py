@@ -17,8 +17,6 @@ from chmv_assets.core.names import QName
 from chmv_assets.core.settings import Settings
 from chmv_assets.core.thresholds import Limits
 
-LOG_TABLES = ("query_log", "query_views_log", "part_log")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
