@@ -6,7 +6,7 @@ Each function is a constant number of queries whatever the number of tables; row
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from chmv_assets.core.cadence import PartitionScheme
@@ -145,12 +145,11 @@ def fetch_partitions(server: Server, tables: Iterable[QName]) -> dict[QName, tup
     return {name: tuple(states) for name, states in found.items()}
 
 
-def fetch_part_names(server: Server, table: QName, partition_ids: Collection[str] | None = None) -> tuple[str, ...]:
-    """Names of a table's active parts, in some partitions or in all."""
+def fetch_part_names(server: Server, table: QName) -> tuple[str, ...]:
+    """Names of a table's active parts."""
     rows = server.rows(
-        "SELECT name FROM system.parts WHERE active AND database = {d:String} AND table = {t:String} "
-        "AND ({every:Bool} OR partition_id IN {ids:Array(String)}) ORDER BY name",
-        {"d": table.database, "t": table.table, "ids": sorted(partition_ids or ()), "every": partition_ids is None},
+        "SELECT name FROM system.parts WHERE active AND database = {d:String} AND table = {t:String} ORDER BY name",
+        {"d": table.database, "t": table.table},
     )
     return tuple(str(name) for (name,) in rows)
 

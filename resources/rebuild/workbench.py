@@ -241,11 +241,6 @@ class Workbench:
                 "the window. A full disk stops the server. Free space, or rebuild smaller windows."
             )
 
-    def source_parts(self, feed: Feed) -> tuple[str, ...]:
-        """Names of the source's active parts that can hold rows of the share."""
-        wanted = {partition_id for partition_id, *_ in self.source_state(feed)}
-        return fetch_part_names(self.executor.server, feed.source.name, wanted)
-
     def rebuildable_views(self, target: Object) -> tuple[Object, ...]:
         views = self.catalog.views_into(target.name)
         for view in views:
