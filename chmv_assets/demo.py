@@ -82,22 +82,18 @@ def demo_statements(ddl_dir: Path = DEMO_DDL) -> Iterator[tuple[str, str]]:
             yield str(statement.place), statement.text
 
 
-def apply_ddl(server: Server, progress: Progress | None = None) -> int:
+def apply_ddl(server: Server) -> int:
     """Create what is not there yet."""
     statements = list(demo_statements())
     executor = Executor(server, log=lambda _line: None)
-    for done, (place, sql) in enumerate(statements, start=1):
+    for place, sql in statements:
         executor.run_ddl(place, sql)
-        if progress is not None:
-            progress(done, len(statements))
     return len(statements)
 
 
-def load_data(server: Server, window: DemoWindow, progress: Progress | None = None) -> Mapping[str, int]:
+def load_data(server: Server, window: DemoWindow) -> Mapping[str, int]:
     """Insert the demo's rows, exactly once however often it is called; gives rows per table."""
-    summary = load_demo(
-        server.driver, rows=window.rows, seed=window.seed, start=window.start, end=window.end, progress=progress
-    )
+    summary = load_demo(server.driver, rows=window.rows, seed=window.seed, start=window.start, end=window.end)
     return summary.rows
 
 
