@@ -70,11 +70,9 @@ def _compare(
     from chmv_assets.live import compare_with_live  # brings sqlglot, which loading the location must not
 
     objects = [
-        LiveObject(
-            name=view.name, engine="MaterializedView", sql=view.sql, select=view.select, hooked_views=(), total_rows=0, total_bytes=0
-        )
+        LiveObject(name=view.name, engine="MaterializedView", sql=view.sql, select=view.select, hooked_views=())
         for view in views
-    ]  # fmt: skip
+    ]
     verdicts = compare_with_live(catalog, objects, server, [view.name for view in views])
     for view in views:
         found = verdicts.get(view.name)

@@ -31,8 +31,6 @@ class LiveObject:
     sql: str
     select: str
     hooked_views: tuple[QName, ...]  # views that the server fires on an INSERT into this table
-    total_rows: int
-    total_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +61,7 @@ def fetch_objects(server: Server, databases: Sequence[str] = ()) -> list[LiveObj
     rows = server.rows(
         """
         SELECT database, name, engine, create_table_query, as_select,
-               arrayZip(dependencies_database, dependencies_table), ifNull(total_rows, 0), ifNull(total_bytes, 0)
+               arrayZip(dependencies_database, dependencies_table)
         FROM system.tables
         WHERE (empty({wanted:Array(String)}) OR database IN {wanted:Array(String)})
           AND database NOT IN {hidden:Array(String)} AND NOT is_temporary
@@ -79,10 +77,8 @@ def fetch_objects(server: Server, databases: Sequence[str] = ()) -> list[LiveObj
             sql=sql,
             select=select,
             hooked_views=tuple(QName(*pair) for pair in hooks),
-            total_rows=int(total_rows),
-            total_bytes=int(total_bytes),
         )
-        for database, table, engine, sql, select, hooks, total_rows, total_bytes in rows
+        for database, table, engine, sql, select, hooks in rows
     ]
 
 

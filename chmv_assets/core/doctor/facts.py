@@ -58,7 +58,6 @@ class LiveTable:
     storage_policy: str = ""
     partitions: int = 0
     months: int = 0  # how many months its partitions span; 0 when they tell no time
-    fullest_parts: int = 0
     largest_partition_bytes: int = 0
     broken_parts: tuple[str, ...] = ()
     detached_parts: tuple[str, ...] = ()
@@ -100,7 +99,6 @@ class Facts:
     user: str = ""
     is_own_engine: bool = False  # the server that chmv itself started, as its only user
     version: str = ""
-    uptime_seconds: float = 0
     clock_skew_seconds: float = 0  # the server's clock ahead of ours, beyond what the round trip explains
     cores: int = 0
     memory_bytes: int = 0
