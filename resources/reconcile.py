@@ -113,13 +113,6 @@ class _Prepared:
     refreshed_by: QName | None = None
 
 
-def reconcile(
-    server: Server, catalog: Catalog, target: Object, window: Window | None, timezone_name: str, **options: Any
-) -> Reconciled:
-    """Compare one window of a target, or all of it."""
-    return Reconciler(server, catalog, timezone_name, **options).run(target, window)
-
-
 @dataclass
 class Reconciler:
     """Compares windows of one catalog's targets on one server."""
