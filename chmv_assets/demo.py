@@ -74,9 +74,9 @@ def choose_window(state: Path, *, rows: int, days: int, now: datetime) -> DemoWi
     return chosen
 
 
-def demo_statements(ddl_dir: Path = DEMO_DDL) -> Iterator[tuple[str, str]]:
+def demo_statements() -> Iterator[tuple[str, str]]:
     """The demo's statements in file order, each with its place."""
-    for path in sorted(ddl_dir.glob("*.sql")):
+    for path in sorted(DEMO_DDL.glob("*.sql")):
         statements, _ = split_statements(SourceFile(path=path.name, text=path.read_text(encoding="utf-8")))
         for statement in statements:
             yield str(statement.place), statement.text

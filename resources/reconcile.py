@@ -184,7 +184,7 @@ class Reconciler:
                     outputs=tuple(one for one in outputs if one[0] in held),
                 )
             )  # fmt: skip
-        condition = window_condition(target, columns, feeds[0], self.timezone)
+        condition = window_condition(columns, feeds[0], self.timezone)
         filters = source_filters(target.name, feeds)
         return _Prepared(
             comparison=build_comparison(self._real(target), columns, shares, condition), feeds=feeds, upstream=(),
