@@ -1,7 +1,7 @@
 """What every protocol works with: feeds, scratches, the state of sources, the swap. No protocol of its own.
 
 A scratch is built beside the target from the view's own SELECT and swapped in partition by partition, so that readers see the
-old or the new partition, never a hole. When that is safe is decided by `closed` and `gated`.
+old or the new partition, never a hole. When that is safe is decided by the protocols: `closed`, `gated`, `fenced`, `owned` and `whole`.
 """
 
 from __future__ import annotations
