@@ -113,3 +113,4 @@ def test_the_retry_table_names_codes_as_the_server_does(server: Server) -> None:
     with pytest.raises(ServerError) as caught:
         server.command("CREATE TABLE system.one (x UInt8) ENGINE = Null")
     assert caught.value.code is not None
+    assert str(caught.value).endswith(f"[query_id {caught.value.query_id}]") and len(caught.value.query_id) == 36
