@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from functools import cache
 from pathlib import Path
 
 import dagster as dg
@@ -155,6 +156,7 @@ def repair_late(instance: dg.DagsterInstance, server: Server, window: DemoWindow
 
     pipeline = demo_pipeline(window)
     journal = open_journal(server)
+    job = cache(lambda: build_definitions(pipeline).resolve_job_def(RECOVERY_JOB))
     count = 0
     for name in (name for layer in pipeline.catalog.layers() for name in layer if pipeline.catalog.views_into(name)):
         stale = [mark for mark in journal.read_watermarks(target=name) if mark.status == "stale"]
@@ -167,8 +169,7 @@ def repair_late(instance: dg.DagsterInstance, server: Server, window: DemoWindow
             detected_ms=int(datetime.now(timezone.utc).timestamp() * 1000), seen={"latest arrival": arrived},
         )  # fmt: skip
         request = recovery_request(ask, 0, NAME)
-        job = build_definitions(pipeline).resolve_job_def(RECOVERY_JOB)
-        done = job.execute_in_process(
+        done = job().execute_in_process(
             instance=instance, run_config={**request.run_config, **_QUIET}, tags=request.tags, raise_on_error=False
         )
         if not done.success:
