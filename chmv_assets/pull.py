@@ -20,6 +20,7 @@ from chmv_assets.core.compare import Comparison, compare_objects
 from chmv_assets.core.errors import PullRefused, UnknownDatabase, UnknownObject
 from chmv_assets.core.model import VIEW_KINDS, Finding, Object
 from chmv_assets.core.names import QName, parse_qname
+from chmv_assets.core.own_tables import OWN_DATABASE
 from chmv_assets.core.pull import MANIFEST_FILE, Pulled, PulledDatabase, PulledFile, lay_out
 from chmv_assets.core.pull_plan import (
     WRITTEN,
@@ -43,7 +44,7 @@ from chmv_assets.settings_file import parse_settings_text
 from chmv_assets.start import oldest_day
 from resources.clickhouse import Server
 from resources.inner_tables import fetch_states
-from resources.introspect import OWN_DATABASE, SYSTEM_DATABASES, LiveObject
+from resources.introspect import SYSTEM_DATABASES, LiveObject
 from resources.pull_reads import (
     LiveDatabase,
     fetch_databases,

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from chmv_assets.core.cadence import PartitionScheme
 from chmv_assets.core.errors import ServerError
 from chmv_assets.core.names import QName
+from chmv_assets.core.own_tables import OWN_DATABASE
 from chmv_assets.core.system_tables import system_table
 from chmv_assets.core.windows import ChPartition, partition_matches
 from resources.clickhouse import Server
 
 SYSTEM_DATABASES = ("system", "INFORMATION_SCHEMA", "information_schema")
-OWN_DATABASE = "chmv"
 _PARAMETER_BYTES = 60_000  # the server takes 128 KiB (http_max_field_value_size), and escaping may double a text
 _SHOW_SECRETS = "format_display_secrets_in_show_and_select"
 
