@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import dagster as dg
 
 from chmv_assets.collector import collector_paused
-from chmv_assets.core.errors import ChmvError
 from chmv_assets.core.names import QName
 from chmv_assets.ddl_judgement import EQUAL, Judgement, ddl_judgement
 from chmv_assets.drift import declared_names
@@ -119,11 +118,8 @@ def _build_step(
     def run(context: dg.AssetCheckExecutionContext, clickhouse: ClickHouseResource) -> Iterator[dg.AssetCheckResult]:
         wanted = {key.asset_key for key in context.selected_asset_check_keys}
         selected = [name for name, key in keys.items() if key in wanted]
-        try:
-            with clickhouse.connect(run_id=context.run.run_id, check=check.name) as server:
-                found = check.judge(pipeline, server, fetch_objects(server), selected)
-        except ChmvError as error:
-            raise dg.Failure(description=str(error)) from error
+        with told_to_dagster(), clickhouse.connect(run_id=context.run.run_id, check=check.name) as server:
+            found = check.judge(pipeline, server, fetch_objects(server), selected)
         for name in selected:
             yield dg.AssetCheckResult(
                 passed=found[name].passed,

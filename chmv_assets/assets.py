@@ -134,7 +134,7 @@ def _asset(pipeline: Pipeline, props: NodeProps, translator: AssetTranslator) ->
 def _op_name(name: QName) -> str:
     plain = f"{name.database}__{name.table}"
     safe = re.sub(r"[^A-Za-z0-9_]", "_", plain)
-    return safe if safe == plain else f"{safe}_{abs(hash_text(plain)):08x}"
+    return safe if safe == plain else f"{safe}_{hash_text(plain):08x}"
 
 
 def hash_text(text: str) -> int:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from functools import cache
 from pathlib import Path
 
 import dagster as dg
@@ -74,30 +75,26 @@ def choose_window(state: Path, *, rows: int, days: int, now: datetime) -> DemoWi
     return chosen
 
 
-def demo_statements(ddl_dir: Path = DEMO_DDL) -> Iterator[tuple[str, str]]:
+def demo_statements() -> Iterator[tuple[str, str]]:
     """The demo's statements in file order, each with its place."""
-    for path in sorted(ddl_dir.glob("*.sql")):
+    for path in sorted(DEMO_DDL.glob("*.sql")):
         statements, _ = split_statements(SourceFile(path=path.name, text=path.read_text(encoding="utf-8")))
         for statement in statements:
             yield str(statement.place), statement.text
 
 
-def apply_ddl(server: Server, progress: Progress | None = None) -> int:
+def apply_ddl(server: Server) -> int:
     """Create what is not there yet."""
     statements = list(demo_statements())
     executor = Executor(server, log=lambda _line: None)
-    for done, (place, sql) in enumerate(statements, start=1):
+    for place, sql in statements:
         executor.run_ddl(place, sql)
-        if progress is not None:
-            progress(done, len(statements))
     return len(statements)
 
 
-def load_data(server: Server, window: DemoWindow, progress: Progress | None = None) -> Mapping[str, int]:
+def load_data(server: Server, window: DemoWindow) -> Mapping[str, int]:
     """Insert the demo's rows, exactly once however often it is called; gives rows per table."""
-    summary = load_demo(
-        server.driver, rows=window.rows, seed=window.seed, start=window.start, end=window.end, progress=progress
-    )
+    summary = load_demo(server.driver, rows=window.rows, seed=window.seed, start=window.start, end=window.end)
     return summary.rows
 
 
@@ -159,6 +156,7 @@ def repair_late(instance: dg.DagsterInstance, server: Server, window: DemoWindow
 
     pipeline = demo_pipeline(window)
     journal = open_journal(server)
+    job = cache(lambda: build_definitions(pipeline).resolve_job_def(RECOVERY_JOB))
     count = 0
     for name in (name for layer in pipeline.catalog.layers() for name in layer if pipeline.catalog.views_into(name)):
         stale = [mark for mark in journal.read_watermarks(target=name) if mark.status == "stale"]
@@ -171,8 +169,7 @@ def repair_late(instance: dg.DagsterInstance, server: Server, window: DemoWindow
             detected_ms=int(datetime.now(timezone.utc).timestamp() * 1000), seen={"latest arrival": arrived},
         )  # fmt: skip
         request = recovery_request(ask, 0, NAME)
-        job = build_definitions(pipeline).resolve_job_def(RECOVERY_JOB)
-        done = job.execute_in_process(
+        done = job().execute_in_process(
             instance=instance, run_config={**request.run_config, **_QUIET}, tags=request.tags, raise_on_error=False
         )
         if not done.success:

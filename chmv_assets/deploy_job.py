@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import dagster as dg
+from pydantic import Field
 
 from chmv_assets.core.deploy.changes import Plan, Risk
 from chmv_assets.failures import told_to_dagster
@@ -24,10 +25,14 @@ NAME = "deploy_job"
 class DeployConfig(dg.Config):
     """What a deployment may do, and whether it does anything at all."""
 
-    dry_run: bool = True
-    allow_rewrite: bool = False
-    allow_destructive: bool = False
-    resume: bool = False
+    dry_run: bool = Field(default=True, description="Plan only: the plan is in the run's metadata, nothing is applied.")
+    allow_rewrite: bool = Field(default=False, description="Permit changes that rewrite data.")
+    allow_destructive: bool = Field(
+        default=False, description="Permit changes that remove data or objects, and those that rewrite data."
+    )
+    resume: bool = Field(
+        default=False, description="Go on with the unfinished deployment, whatever the other fields say."
+    )
 
 
 def build_deploy_job(pipeline: Pipeline, translator: AssetTranslator | None = None) -> dg.JobDefinition:

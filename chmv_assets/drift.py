@@ -7,7 +7,7 @@ equal as long as neither side changes. Undeclared is what stands in a database t
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from chmv_assets.core.catalog import Catalog
@@ -16,16 +16,14 @@ from chmv_assets.core.names import QName, parse_qname
 from chmv_assets.core.rebuild_journal import REBUILDS
 from chmv_assets.core.recovery import RUNNING_SECONDS
 from chmv_assets.core.serving import SERVING_DATABASE, SNAPSHOT_DATABASE
+from chmv_assets.live_memory import Key, in_shares, make_room
 from chmv_assets.replica_drift import Folded, fold_replicas
 from resources.clickhouse import Server
 from resources.introspect import LiveObject, fetch_objects
 from resources.vocabulary import fetch_replica_objects
 
-_CACHE_SIZE = 20_000
-_SHARE_BYTES = 48 * 1024  # escapes may double it
 _OURS = (SERVING_DATABASE, SNAPSHOT_DATABASE)
 _HIDDEN = (".inner", ".tmp")  # of views without TO, and what the server fills before it swaps it in
-Key = tuple[QName, str, str]  # the object, its declaration, its live text
 Known = dict[Key, Comparison]
 _known: Known = {}
 
@@ -72,7 +70,7 @@ def read_drift(
     cache = _known if known is None else known
     keys = {name: _key(catalog, name, text) for name, text in _live_texts(live).items() if name in catalog.objects}
     fresh = [name for name in names if name in keys and keys[name] not in cache]
-    asked = fresh if limit is None else next(_shares(catalog, fresh[:limit]), [])
+    asked = fresh if limit is None else next(in_shares(catalog, fresh[:limit]), [])
     waiting = frozenset(fresh).difference(asked)
     fresh = list(asked)
     if fresh:
@@ -151,29 +149,11 @@ def _compare(
 ) -> None:
     from chmv_assets.live import compare_with_live  # brings sqlglot, which loading the location must not
 
-    if len(cache) > _CACHE_SIZE:
-        used = {key: cache[key] for key in keys.values() if key in cache}
-        cache.clear()
-        cache.update(used)
-    for some in _shares(catalog, names):
+    make_room(cache, keys.values())
+    for some in in_shares(catalog, names):
         found = compare_with_live(catalog, live, server, some)
         for name in some:
             cache[keys[name]] = found.get(name, Comparison("cannot tell"))
-
-
-def _shares(catalog: Catalog, names: Sequence[QName]) -> Iterator[Sequence[QName]]:
-    """The objects in lots whose texts the server takes as one value: it refuses fields of more than 128 KiB (http_max_field_value_size)."""
-    share: list[QName] = []
-    size = 0
-    for name in names:
-        length = len(catalog.objects[name].sql.encode("utf-8", "surrogatepass"))
-        if share and size + length > _SHARE_BYTES:
-            yield share
-            share, size = [], 0
-        share.append(name)
-        size += length
-    if share:
-        yield share
 
 
 def _fetch_rebuilding(server: Server) -> frozenset[QName]:

@@ -33,7 +33,7 @@ from chmv_assets.core.landing import (
 from chmv_assets.core.manifest import TakenFile
 from chmv_assets.core.model import Object
 from chmv_assets.core.pressure import Pace, PaceLimits, adapt_pace, first_pace
-from chmv_assets.core.rebuild_journal import commit_lock
+from chmv_assets.core.rebuild_journal import COMMIT_LOCK_WAIT_SECONDS, commit_lock
 from chmv_assets.core.settings import Landing
 from chmv_assets.core.windows import Window
 from chmv_assets.direct_load import (
@@ -63,7 +63,6 @@ from resources.tuning_reads import fetch_ceiling
 
 PACE_LIMITS = PaceLimits(normal_rows=500_000, max_parallelism=8)
 _POLL_SECONDS = 5.0
-_COMMIT_WAIT_SECONDS = 600.0  # another ingest's batch, or an owned rebuild
 _POLLS = 120  # ten minutes of a server that refuses inserts
 
 
@@ -289,7 +288,7 @@ class Ingester:
 
     def _committing(self) -> AbstractContextManager[Lease]:
         """Hold the source's commit lock: an owned rebuild runs between two batches, never during one."""
-        return keep_lease(self.journal, commit_lock(self.source.name), wait_seconds=_COMMIT_WAIT_SECONDS)
+        return keep_lease(self.journal, commit_lock(self.source.name), wait_seconds=COMMIT_LOCK_WAIT_SECONDS)
 
     def _move(self, ready: Ready) -> None:
         move_watermarks(self.journal, self.pipeline, self.source.name, ready.record.batch, ready.hours)

@@ -79,13 +79,14 @@ def build_ingest_job(
 def partitions_of(definition: dg.TimeWindowPartitionsDefinition, moments: Iterable[datetime]) -> dict[str, Window]:
     """The partitions that hold some moments, oldest first; moments before the first or after the open one have none."""
     found: dict[str, Window] = {}
+    latest: Window | None = None
     for moment in sorted(set(moments)):
-        if any(window.start <= moment < window.end for window in found.values()):
+        if latest is not None and latest.start <= moment < latest.end:
             continue
         key = definition.get_partition_key_for_timestamp(moment.timestamp())
         if definition.has_partition_key(key):
             span = definition.time_window_for_partition_key(key)
-            found[key] = Window(span.start, span.end)
+            found[key] = latest = Window(span.start, span.end)
     return found
 
 

@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from itertools import accumulate
 
 from chmv_assets.core.catalog import Catalog
 from chmv_assets.core.names import QName
+from chmv_assets.live_memory import Key, in_shares, make_room
 from resources.clickhouse import Server
 from resources.health import LiveView
 from resources.introspect import LiveObject
 
 COUNTS = frozenset({"query", "target", "KIND"})
-_CACHE_SIZE = 20_000
-_QUERY_BYTES = 48 * 1024  # the server refuses a value of more than 128 KiB, and escapes may double it
-Verdicts = dict[tuple[QName, str, str], tuple[str, ...]]
+Verdicts = dict[Key, tuple[str, ...]]
 _known: Verdicts = {}
 
 
@@ -46,35 +44,26 @@ def find_changed(
     }
     fresh = [view for view in views if view.name in keys and keys[view.name] not in cache]
     if one_query:
-        fresh = _few(catalog, fresh)
+        fresh = fresh[: len(next(in_shares(catalog, [view.name for view in fresh]), ()))]
     if fresh:
-        if len(cache) > _CACHE_SIZE:
-            cache.clear()
+        make_room(cache, keys.values())
         _compare(server, catalog, fresh, keys, cache)
     return {name: cache[key] for name, key in keys.items() if cache.get(key)}
-
-
-def _few(catalog: Catalog, views: Sequence[LiveView]) -> list[LiveView]:
-    """The first views, as far as their declared texts fit into one query; one at least."""
-    sizes = accumulate(len(catalog.objects[view.name].sql.encode("utf-8", "surrogatepass")) for view in views)
-    return [view for at, (view, size) in enumerate(zip(views, sizes, strict=True)) if size <= _QUERY_BYTES or at == 0]
 
 
 def _compare(
     server: Server,
     catalog: Catalog,
     views: Sequence[LiveView],
-    keys: dict[QName, tuple[QName, str, str]],
+    keys: dict[QName, Key],
     cache: Verdicts,
 ) -> None:
     from chmv_assets.live import compare_with_live  # brings sqlglot, which loading the location must not
 
     objects = [
-        LiveObject(
-            name=view.name, engine="MaterializedView", sql=view.sql, select=view.select, hooked_views=(), total_rows=0, total_bytes=0
-        )
+        LiveObject(name=view.name, engine="MaterializedView", sql=view.sql, select=view.select, hooked_views=())
         for view in views
-    ]  # fmt: skip
+    ]
     verdicts = compare_with_live(catalog, objects, server, [view.name for view in views])
     for view in views:
         found = verdicts.get(view.name)

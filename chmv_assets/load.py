@@ -111,7 +111,7 @@ def version_column(source: Object) -> str | None:
 
 
 def _stampable(kind: str) -> bool:
-    return kind in ("UInt64", "Int64") or kind.startswith(("DateTime64(", "DateTime"))
+    return kind in ("UInt64", "Int64") or kind.startswith("DateTime")
 
 
 def stamps_of(site: LoadSite, taken: Taken, found: Sequence[str]) -> tuple[Stamp, ...]:

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -47,9 +47,7 @@ class Pipeline:
         return self
 
 
-def load_pipeline(
-    ddl_dir: Path, *, cache: Path | None = None, progress: Callable[[int], None] | None = None
-) -> Pipeline:
+def load_pipeline(ddl_dir: Path, *, cache: Path | None = None) -> Pipeline:
     """Load a DDL folder, from the cache if nothing changed; defects are in `catalog.findings`, nothing is raised."""
     raw = list(read_folder(ddl_dir))
     fingerprint = _fingerprint(raw)
@@ -57,18 +55,16 @@ def load_pipeline(
     hit = _read_cached(kept, ddl_dir, fingerprint)
     if hit is not None:
         return hit
-    pipeline = replace(parse_folder(ddl_dir, raw, progress), fingerprint=fingerprint)
+    pipeline = replace(parse_folder(ddl_dir, raw), fingerprint=fingerprint)
     if raw and not any(find_secrets(made.sql) for made in pipeline.catalog.objects.values()):
         _write_cached(kept, pipeline)
     return pipeline
 
 
-def parse_folder(
-    ddl_dir: Path, raw: list[tuple[str, bytes]], progress: Callable[[int], None] | None = None
-) -> Pipeline:
+def parse_folder(ddl_dir: Path, raw: list[tuple[str, bytes]]) -> Pipeline:
     """Parse without looking at the cache."""
     settings, findings = read_settings(ddl_dir)
-    return parse_files(ddl_dir, raw, settings, findings, progress)
+    return parse_files(ddl_dir, raw, settings, findings)
 
 
 def parse_files(
@@ -76,7 +72,6 @@ def parse_files(
     raw: Iterable[tuple[str, bytes]],
     settings: Settings,
     findings: Sequence[Finding] = (),
-    progress: Callable[[int], None] | None = None,
 ) -> Pipeline:
     """Parse files that need not be on disk; `findings` are the defects of the settings."""
     files: list[SourceFile] = []
@@ -93,7 +88,7 @@ def parse_files(
         found = "no .sql file" if ddl_dir.is_dir() else "no such folder"
         message = f"folder {ddl_dir}: found {found} but wanted at least one .sql file. Point CHMV_DDL_DIR or --ddl at your DDL."
         defects.append(Finding(code="no-ddl", severity="error", message=message, place=Place(str(ddl_dir), 1)))
-    catalog = build_catalog(files, default_database=settings.default_database, findings=defects, progress=progress)
+    catalog = build_catalog(files, default_database=settings.default_database, findings=defects)
     names = {str(name): {column.name for column in made.columns} for name, made in catalog.objects.items()}
     told = (*check_settings(settings, names), *find_idle_settings(settings, catalog))
     catalog = replace(catalog, findings=(*catalog.findings, *told))

@@ -20,6 +20,7 @@ from chmv_assets.core.compare import Comparison, compare_objects
 from chmv_assets.core.errors import PullRefused, UnknownDatabase, UnknownObject
 from chmv_assets.core.model import VIEW_KINDS, Finding, Object
 from chmv_assets.core.names import QName, parse_qname
+from chmv_assets.core.own_tables import OWN_DATABASE
 from chmv_assets.core.pull import MANIFEST_FILE, Pulled, PulledDatabase, PulledFile, lay_out
 from chmv_assets.core.pull_plan import (
     WRITTEN,
@@ -43,7 +44,7 @@ from chmv_assets.settings_file import parse_settings_text
 from chmv_assets.start import oldest_day
 from resources.clickhouse import Server
 from resources.inner_tables import fetch_states
-from resources.introspect import OWN_DATABASE, SYSTEM_DATABASES, LiveObject
+from resources.introspect import SYSTEM_DATABASES, LiveObject
 from resources.pull_reads import (
     LiveDatabase,
     fetch_databases,
@@ -111,10 +112,11 @@ def pull(
     dry_run: bool = False,
 ) -> PullReport:
     """Write what the server has into a folder. With `accept` only these objects, over whatever declares them now."""
-    before = _read_pipeline(ddl_dir)
+    raw = dict(read_folder(ddl_dir)) if ddl_dir.is_dir() else {}
+    before = _read_pipeline(ddl_dir, raw)
     live = read_live(server, databases)
     wanted = {_resolve(name, live, before.settings) for name in accept if name != SETTINGS_FILE}
-    folder = _read_state(ddl_dir, before, live, server)
+    folder = _read_state(ddl_dir, raw, before, live, server)
     files = [file for file in live.files if not accept or file.name in wanted]
     steps = list(plan_pull(files, folder, lambda file: force or file.name in wanted))
     notes: list[str] = []
@@ -232,10 +234,9 @@ def _infer(server: Server, catalog: Catalog) -> tuple[SourceFacts, ...]:
 # --- the folder ----------------------------------------------------------------------------------------------------
 
 
-def _read_pipeline(ddl_dir: Path) -> Pipeline:
+def _read_pipeline(ddl_dir: Path, files: Mapping[str, bytes]) -> Pipeline:
     """The folder as it is; what cannot be read might declare anything, so nothing is written beside it."""
-    raw = list(read_folder(ddl_dir)) if ddl_dir.is_dir() else []
-    pipeline = _parse(ddl_dir, dict(raw))
+    pipeline = _parse(ddl_dir, files)
     unread = [str(finding) for finding in pipeline.catalog.errors if finding.code in _UNREAD]
     if unread:
         raise PullRefused(
@@ -250,8 +251,7 @@ def _parse(ddl_dir: Path, files: Mapping[str, bytes]) -> Pipeline:
     return parse_files(ddl_dir, sorted(files.items()), settings, findings)
 
 
-def _read_state(ddl_dir: Path, before: Pipeline, live: LiveState, server: Server) -> Folder:
-    files = dict(read_folder(ddl_dir)) if ddl_dir.is_dir() else {}
+def _read_state(ddl_dir: Path, files: Mapping[str, bytes], before: Pipeline, live: LiveState, server: Server) -> Folder:
     declared = {name: made for name, made in before.catalog.objects.items() if made.kind not in _NOT_DECLARED}
     manifest = _read_manifest(ddl_dir)
     there = {file.name for file in live.files}

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from functools import cache
 from typing import Any
 
 import dagster as dg
@@ -185,11 +186,12 @@ def _seal(
     """Seal the watermarks of windows that are equal; gives how many."""
     equal = [one.window for one in found if one.status == "equal" and one.window is not None]
     by_source: dict[QName, dict[Window, Decide]] = {}
+    read = cache(journal.read_watermarks)
     try:
         for mark in marks:
             window = Window(mark.window_start, mark.window_end)
             inside = any(one.start <= window.start and window.end <= one.end for one in equal)
-            if inside and mark.status not in ("sealed", "stale") and _sealed_before(journal, pipeline, target, mark):
+            if inside and mark.status not in ("sealed", "stale") and _sealed_before(read, pipeline, target, mark):
                 tolerance = timedelta(seconds=pipeline.settings.policy(mark.source_id).lateness_tolerance_seconds)
                 by_source.setdefault(mark.source_id, {})[window] = _decide(mark, tolerance)
         moved = [
@@ -212,14 +214,16 @@ def _decide(seen: Watermark, tolerance: timedelta) -> Decide:
     return decide
 
 
-def _sealed_before(journal: Journal, pipeline: Pipeline, target: Object, mark: Watermark) -> bool:
+def _sealed_before(
+    read: Callable[[QName, QName], list[Watermark]], pipeline: Pipeline, target: Object, mark: Watermark
+) -> bool:
     """Whether every table between the source and the target is sealed there: the target was compared with that table only."""
     window = Window(mark.window_start, mark.window_end)
     for view in pipeline.catalog.views_into(target.name):
         between = pipeline.catalog.trigger_of(view.name)
         if between is None or between == mark.source_id:
             continue
-        marks = journal.read_watermarks(mark.source_id, between)
+        marks = read(mark.source_id, between)
         if any(one.status != "sealed" and Window(one.window_start, one.window_end).overlaps(window) for one in marks):
             return False
     return True

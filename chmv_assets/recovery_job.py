@@ -26,7 +26,7 @@ from chmv_assets.core.recovery import (
     write_recovery,
 )
 from chmv_assets.core.windows import Window, key_of
-from chmv_assets.failures import failure_of
+from chmv_assets.failures import told_to_dagster
 from chmv_assets.jobs import DUPLICATE_TAG, RECOVERY_JOB, RECOVERY_OP
 from chmv_assets.pipeline import Pipeline
 from chmv_assets.recovery.site import RecoverySite
@@ -77,7 +77,7 @@ def build_recovery_job(
                 {"chmv/status": "duplicate", "chmv/repaired_by": dg.MetadataValue.dagster_run(first)}
             )
             return
-        try:
+        with told_to_dagster():
             ask = load_ask(config.ask, pipeline.settings.default_database)
             with clickhouse.connect(run_id=context.run.run_id, asset=str(ask.subject)) as server:
                 site = RecoverySite(pipeline, server, open_journal(server), context.log.info, run_id=context.run.run_id)
@@ -89,8 +89,6 @@ def build_recovery_job(
                     ):
                         context.log_event(event)
                 tell_status(context, site, ask, keys)
-        except ChmvError as error:
-            raise failure_of(error) from error
         if ask.damage == "deficit" and outcome.reconciled:
             context.instance.report_runless_asset_event(passed_check(keys, ask, outcome))
         context.add_output_metadata(story(ask, outcome, record))

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from chmv_assets.core.errors import ChmvError
-from chmv_assets.failures import failure_of
+from chmv_assets.failures import told_to_dagster
 from chmv_assets.pipeline import Pipeline
 from chmv_assets.status_events import find_changes
 from chmv_assets.translator import AssetTranslator
@@ -33,15 +32,12 @@ def build_snapshot_job(pipeline: Pipeline, translator: AssetTranslator | None = 
         from resources.serving import Router
         from resources.status import read_status
 
-        try:
-            with clickhouse.connect(run_id=context.run.run_id) as server:
-                limit = pipeline.settings.limits.snapshot_max_age
-                router = Router(server, open_journal(server), pipeline.catalog, limit, log=context.log.info)
-                results = router.refresh_snapshots()
-                now_ms = int(router.clock() * 1000)
-                stands = read_status(router, pipeline.settings)
-        except ChmvError as error:
-            raise failure_of(error) from error
+        with told_to_dagster(), clickhouse.connect(run_id=context.run.run_id) as server:
+            limit = pipeline.settings.limits.snapshot_max_age
+            router = Router(server, open_journal(server), pipeline.catalog, limit, log=context.log.info)
+            results = router.refresh_snapshots()
+            now_ms = int(router.clock() * 1000)
+            stands = read_status(router, pipeline.settings)
         changes = list(find_changes(context.instance, keys, stands))
         for change in changes:
             context.log_event(change)

@@ -42,12 +42,15 @@ INNER JOIN
 ) AS tables ON tables.database = counted.database AND tables.name = counted.table
 ORDER BY counted.database, counted.table
 """
-_POOL = """
-SELECT (SELECT sum(value) FROM system.metrics WHERE metric = 'BackgroundMergesAndMutationsPoolTask'),
-       (SELECT sum(value) FROM system.metrics WHERE metric = 'BackgroundMergesAndMutationsPoolSize'),
+POOL_COLUMNS = """
+       (SELECT sum(value) FROM system.metrics WHERE metric = 'BackgroundMergesAndMutationsPoolTask'),
+       (SELECT sum(value) FROM system.metrics WHERE metric = 'BackgroundMergesAndMutationsPoolSize')
+"""  # merges and mutations that run, and how many can
+_POOL = f"""
+SELECT {POOL_COLUMNS},
        (SELECT max(elapsed) FROM system.merges),
-       (SELECT count() FROM system.mutations WHERE NOT is_done AND database IN {databases:Array(String)}),
-       (SELECT count() FROM system.replication_queue WHERE database IN {databases:Array(String)})
+       (SELECT count() FROM system.mutations WHERE NOT is_done AND database IN {{databases:Array(String)}}),
+       (SELECT count() FROM system.replication_queue WHERE database IN {{databases:Array(String)}})
 """
 
 

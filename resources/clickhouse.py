@@ -57,7 +57,7 @@ def endpoint_of(info: EngineInfo, environ: Mapping[str, str] | None = None) -> E
     return Endpoint(info.url, info.user, env.get(PASSWORD_VARIABLE, ""))
 
 
-def server_error(error: ClickHouseError, sql: str = "", password: str = "") -> ServerError:
+def server_error(error: ClickHouseError, sql: str = "", password: str = "", query_id: str = "") -> ServerError:
     """A driver's error as ours, with the server's code and name, and without the secrets of the statement that it quotes.
 
     Where something was hidden, the driver's error must not come along as the cause: tracebacks print it.
@@ -65,7 +65,7 @@ def server_error(error: ClickHouseError, sql: str = "", password: str = "") -> S
     code, name = getattr(error, "code", None), getattr(error, "name", None)
     text = str(error).strip() or type(error).__name__
     shown = mask_values(mask_known(text, sql), [password] if password else [])
-    found = parse_server_error(shown, code, name)
+    found = parse_server_error(shown, code, name, query_id)
     found.__cause__ = error if shown == text else None
     return found
 
@@ -114,13 +114,13 @@ class Server:
             code_name=found.code_name,
         )
 
-    def _failed(self, error: ClickHouseError | UnicodeEncodeError, sql: str) -> ServerError:
+    def _failed(self, error: ClickHouseError | UnicodeEncodeError, sql: str, query_id: str = "") -> ServerError:
         """What to raise for an error of the driver."""
         if isinstance(error, UnicodeEncodeError):
             return ServerError(
                 "statement: found half a surrogate pair in it but wanted text that UTF-8 can carry. Nothing was sent. Correct the name or value."
             )
-        return server_error(error, sql, self.endpoint.password)
+        return server_error(error, sql, self.endpoint.password, query_id)
 
     def rows(
         self, sql: str, parameters: Mapping[str, Any] | None = None, settings: Mapping[str, Any] | None = None
@@ -157,7 +157,7 @@ class Server:
         try:
             self._client.command(sql, parameters=dict(parameters or {}), settings=values)
         except (ClickHouseError, UnicodeEncodeError) as error:
-            failed = self._failed(error, sql)
+            failed = self._failed(error, sql, query_id)
             raise failed from failed.__cause__
         except BaseException as error:
             if not isinstance(error, Exception):

@@ -45,10 +45,10 @@ _SETTLED_SECONDS = 60  # a log that is configured has its table after a flush or
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _BROKEN = ("broken", "unexpected", "noquorum", "covered-by-broken")
 _PARTS = """
-SELECT database, table, count(), max(parts), max(bytes), if(min(first) = 0, 0, dateDiff('month', toDate(min(first)), toDate(max(last))) + 1)
+SELECT database, table, count(), max(bytes), if(min(first) = 0, 0, dateDiff('month', toDate(min(first)), toDate(max(last))) + 1)
 FROM
 (
-    SELECT database, table, partition_id, count() AS parts, sum(bytes_on_disk) AS bytes,
+    SELECT database, table, partition_id, sum(bytes_on_disk) AS bytes,
            min(if(toUInt32(min_time) > 0, toUInt32(min_time), toUInt32(min_date) * 86400)) AS first,
            max(if(toUInt32(max_time) > 0, toUInt32(max_time), toUInt32(max_date) * 86400)) AS last
     FROM system.parts WHERE active AND database IN {databases:Array(String)} GROUP BY database, table, partition_id
@@ -118,7 +118,6 @@ def read_facts(
         user=str(user),
         is_own_engine=_is_own(server, str(user), logs),
         version=server.version,
-        uptime_seconds=float(uptime),
         clock_skew_seconds=_skew(int(now_ms) / 1000, before, after),
         cores=_cores(session),
         memory_bytes=int(read_number(server_settings.get("max_server_memory_usage", ""))),
@@ -254,12 +253,12 @@ def _tables(reading: _Reading, catalog: Catalog) -> dict[QName, LiveTable]:
         name = QName(str(database), str(table))
         if name not in declared:
             continue
-        partitions, parts, size, months = counted.get(name, (0, 0, 0, 0))
+        partitions, size, months = counted.get(name, (0, 0, 0))
         known, active, readonly = replicas.get(name, (0, 0, 0))
         broken, detached = apart.get(name, ((), ()))
         found[name] = LiveTable(
             name=name, engine=str(engine), engine_full=str(full), storage_policy=str(policy), partitions=int(partitions), months=int(months),
-            fullest_parts=int(parts), largest_partition_bytes=int(size), broken_parts=broken, detached_parts=detached, replicas=int(known),
+            largest_partition_bytes=int(size), broken_parts=broken, detached_parts=detached, replicas=int(known),
             active_replicas=int(active), is_readonly=bool(readonly),
         )  # fmt: skip
     return found

@@ -24,6 +24,7 @@ from chmv_assets.core.system_tables import system_table
 from chmv_assets.core.watermarks import Watermark, decode_watermark, read_last_watermarks
 from resources.clickhouse import Server
 from resources.health import Health, fetch_health
+from resources.introspect import fetch_existing
 from resources.journal import open_journal
 from resources.runtime import read_name
 from resources.serving import Router
@@ -94,7 +95,8 @@ def _fetch_flows(
         server.command("SYSTEM FLUSH LOGS query_views_log")
     except ServerError as error:
         notes.append(f"The log of views could not be flushed, the last seconds may be missing: {_first(error)}")
-    if _VIEWS_LOG not in health.tables and not _exists(server, _VIEWS_LOG):
+    # A log begins to exist at its first flush, perhaps after the health was read.
+    if _VIEWS_LOG not in health.tables and not fetch_existing(server, [_VIEWS_LOG]):
         notes.append("The server has no system.query_views_log: edges are as wide as their tables have rows.")
         return None
     rows = server.rows(
@@ -111,15 +113,6 @@ def _fetch_flows(
         return None
     basis = f"in the last {hours:g} hours"
     return {read_name(view): Flow(read=int(read), written=int(written), basis=basis) for view, read, written in rows}
-
-
-def _exists(server: Server, name: QName) -> bool:
-    """A log begins to exist at its first flush, perhaps after the health was read."""
-    found = server.rows(
-        "SELECT count() FROM system.tables WHERE database = {database:String} AND name = {table:String}",
-        {"database": name.database, "table": name.table},
-    )
-    return bool(found[0][0])
 
 
 def _fetch_refreshes(server: Server, databases: list[str]) -> tuple[dict[QName, Flow], dict[QName, str]]:

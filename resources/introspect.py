@@ -6,18 +6,18 @@ Each function is a constant number of queries whatever the number of tables; row
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from chmv_assets.core.cadence import PartitionScheme
 from chmv_assets.core.errors import ServerError
 from chmv_assets.core.names import QName
+from chmv_assets.core.own_tables import OWN_DATABASE
 from chmv_assets.core.system_tables import system_table
 from chmv_assets.core.windows import ChPartition, partition_matches
 from resources.clickhouse import Server
 
 SYSTEM_DATABASES = ("system", "INFORMATION_SCHEMA", "information_schema")
-OWN_DATABASE = "chmv"
 _PARAMETER_BYTES = 60_000  # the server takes 128 KiB (http_max_field_value_size), and escaping may double a text
 _SHOW_SECRETS = "format_display_secrets_in_show_and_select"
 
@@ -31,8 +31,6 @@ class LiveObject:
     sql: str
     select: str
     hooked_views: tuple[QName, ...]  # views that the server fires on an INSERT into this table
-    total_rows: int
-    total_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +61,7 @@ def fetch_objects(server: Server, databases: Sequence[str] = ()) -> list[LiveObj
     rows = server.rows(
         """
         SELECT database, name, engine, create_table_query, as_select,
-               arrayZip(dependencies_database, dependencies_table), ifNull(total_rows, 0), ifNull(total_bytes, 0)
+               arrayZip(dependencies_database, dependencies_table)
         FROM system.tables
         WHERE (empty({wanted:Array(String)}) OR database IN {wanted:Array(String)})
           AND database NOT IN {hidden:Array(String)} AND NOT is_temporary
@@ -79,10 +77,8 @@ def fetch_objects(server: Server, databases: Sequence[str] = ()) -> list[LiveObj
             sql=sql,
             select=select,
             hooked_views=tuple(QName(*pair) for pair in hooks),
-            total_rows=int(total_rows),
-            total_bytes=int(total_bytes),
         )
-        for database, table, engine, sql, select, hooks, total_rows, total_bytes in rows
+        for database, table, engine, sql, select, hooks in rows
     ]
 
 
@@ -145,12 +141,11 @@ def fetch_partitions(server: Server, tables: Iterable[QName]) -> dict[QName, tup
     return {name: tuple(states) for name, states in found.items()}
 
 
-def fetch_part_names(server: Server, table: QName, partition_ids: Collection[str] | None = None) -> tuple[str, ...]:
-    """Names of a table's active parts, in some partitions or in all."""
+def fetch_part_names(server: Server, table: QName) -> tuple[str, ...]:
+    """Names of a table's active parts."""
     rows = server.rows(
-        "SELECT name FROM system.parts WHERE active AND database = {d:String} AND table = {t:String} "
-        "AND ({every:Bool} OR partition_id IN {ids:Array(String)}) ORDER BY name",
-        {"d": table.database, "t": table.table, "ids": sorted(partition_ids or ()), "every": partition_ids is None},
+        "SELECT name FROM system.parts WHERE active AND database = {d:String} AND table = {t:String} ORDER BY name",
+        {"d": table.database, "t": table.table},
     )
     return tuple(str(name) for (name,) in rows)
 

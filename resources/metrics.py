@@ -32,8 +32,8 @@ from resources.clickhouse import Endpoint, Server, endpoint_from_environment, en
 from resources.engine import find_engine
 from resources.engine.model import URL_VARIABLE
 from resources.journal import cluster_from_environment
+from resources.metrics_endpoint import LOGGER
 
-LOGGER = "dagster.chmv.metrics"  # below Dagster's own: a code server shows its lines from INFO on
 CACHE_SECONDS = 10.0
 BUDGET_SECONDS = 8.0  # Prometheus gives up after ten by default
 _TREND_SECONDS = 30.0  # as often as the merge backlog sensor looks

@@ -30,7 +30,7 @@ def is_running(pid: int, started_before: float, proc: Path = PROC) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:  # there is one, of another user
-        return True
+        pass
     return True
 
 

@@ -113,13 +113,6 @@ class _Prepared:
     refreshed_by: QName | None = None
 
 
-def reconcile(
-    server: Server, catalog: Catalog, target: Object, window: Window | None, timezone_name: str, **options: Any
-) -> Reconciled:
-    """Compare one window of a target, or all of it."""
-    return Reconciler(server, catalog, timezone_name, **options).run(target, window)
-
-
 @dataclass
 class Reconciler:
     """Compares windows of one catalog's targets on one server."""
@@ -191,7 +184,7 @@ class Reconciler:
                     outputs=tuple(one for one in outputs if one[0] in held),
                 )
             )  # fmt: skip
-        condition = window_condition(target, columns, feeds[0], self.timezone)
+        condition = window_condition(columns, feeds[0], self.timezone)
         filters = source_filters(target.name, feeds)
         return _Prepared(
             comparison=build_comparison(self._real(target), columns, shares, condition), feeds=feeds, upstream=(),

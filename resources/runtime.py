@@ -72,7 +72,7 @@ _SINCE = "event_date >= toDate(fromUnixTimestamp({since:Int64})) AND event_time 
 
 def _fetch_fired(server: Server, values: dict[str, object], cluster: str, notes: list[str]) -> tuple[Fired, ...]:
     rows = server.rows(
-        "SELECT view_name, view_target, count(), countIf(status != 'QueryFinish'), countIf(status = 'QueryFinish' AND written_rows > 0), "
+        "SELECT view_name, view_target, count(), countIf(status = 'QueryFinish' AND written_rows > 0), "
         f"toUnixTimestamp(max(event_time)) FROM {system_table(_VIEWS_LOG, cluster)} "
         f"WHERE {_SINCE} AND view_type = 'Materialized' "
         f"AND ({_OF_FOLDER.format(name='view_name')} OR {_OF_FOLDER.format(name='view_target')}) "
@@ -81,10 +81,10 @@ def _fetch_fired(server: Server, values: dict[str, object], cluster: str, notes:
     )  # fmt: skip
     return tuple(
         Fired(
-            view=read_name(view), target=read_name(target) if target else None, count=int(count), failed=int(failed),
-            wrote=int(wrote), last=datetime.fromtimestamp(last, timezone.utc),
+            view=read_name(view), target=read_name(target) if target else None, count=int(count), wrote=int(wrote),
+            last=datetime.fromtimestamp(last, timezone.utc),
         )
-        for view, target, count, failed, wrote, last in _bounded(rows, "views", notes)
+        for view, target, count, wrote, last in _bounded(rows, "views", notes)
     )  # fmt: skip
 
 

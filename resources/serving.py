@@ -62,7 +62,6 @@ class SnapshotResult:
 
     target: QName
     copied: tuple[str, ...] = ()
-    dropped: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
     rows: int = 0  # of the copied partitions
     seconds: float = 0.0
@@ -226,7 +225,7 @@ class Router:
         executor.drop_table(side)
         left = len(plan.copy) - len(good)
         return SnapshotResult(
-            target=name, copied=tuple(good), dropped=plan.drop, lost=plan.lost, rows=sum(before[one].rows for one in good),
+            target=name, copied=tuple(good), lost=plan.lost, rows=sum(before[one].rows for one in good),
             skipped=f"{left} partition(s) were lost while they were copied" if left else "", snapshot_ms=present.snapshot_ms,
         )  # fmt: skip
 

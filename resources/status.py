@@ -1,4 +1,5 @@
-"""How every target stands, from the journal and one look at the server: eight queries whatever the number of targets. Only reads.
+"""How every target stands, from the journal and one look at the server: as many queries whatever the number of targets. Only reads, but for a flush of
+the part log.
 
 What the numbers mean is `core.serving.status_of`.
 """

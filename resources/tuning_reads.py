@@ -7,12 +7,11 @@ from collections.abc import Iterable
 from chmv_assets.core.names import QName
 from chmv_assets.core.tuner import MEMORY_SECONDS, Reading, Sample
 from chmv_assets.core.tunings import Tuning, decode_tuning, read_ceiling, read_tunings
-from resources.backlog import read_fullest
+from resources.backlog import POOL_COLUMNS, read_fullest
 from resources.clickhouse import Server
 
-_SERVER = """
-SELECT (SELECT sum(value) FROM system.metrics WHERE metric = 'BackgroundMergesAndMutationsPoolTask'),
-       (SELECT sum(value) FROM system.metrics WHERE metric = 'BackgroundMergesAndMutationsPoolSize'),
+_SERVER = f"""
+SELECT {POOL_COLUMNS},
        (SELECT sum(value) FROM system.events WHERE event = 'InsertQuery'),
        (SELECT sum(value) FROM system.events WHERE event = 'DelayedInserts'),
        (SELECT sum(value) FROM system.events WHERE event = 'RejectedInserts')

@@ -84,7 +84,7 @@ def fetch_replica_objects(server: Server, names: Collection[QName], cluster: str
             (SELECT host_name, port FROM system.clusters WHERE cluster = {{c:String}} ORDER BY shard_num, replica_num)
         ) AS hosts
         SELECT if((database, name) = ({quote_string(_PRESENT.database)}, {quote_string(_PRESENT.table)}), hosts, []), _shard_num, database, name, engine, create_table_query, as_select,
-               arrayZip(dependencies_database, dependencies_table), ifNull(total_rows, 0), ifNull(total_bytes, 0)
+               arrayZip(dependencies_database, dependencies_table)
         FROM {system_table("tables", cluster)}
         WHERE (database, name) IN {{tables:Array(Tuple(String, String))}} ORDER BY database, name
         """,
@@ -93,10 +93,10 @@ def fetch_replica_objects(server: Server, names: Collection[QName], cluster: str
     )
     hosts = list(dict.fromkeys((host, port) for listed, *_ in rows for host, port in listed))
     found: dict[int, list[LiveObject]] = {}
-    for _, number, database, table, engine, sql, select, hooks, total_rows, total_bytes in rows:
+    for _, number, database, table, engine, sql, select, hooks in rows:
         live = LiveObject(
-            name=QName(database, table), engine=engine, sql=sql, select=select, total_rows=int(total_rows),
-            total_bytes=int(total_bytes), hooked_views=tuple(QName(*pair) for pair in hooks),
+            name=QName(database, table), engine=engine, sql=sql, select=select,
+            hooked_views=tuple(QName(*pair) for pair in hooks),
         )  # fmt: skip
         found.setdefault(int(number), []).append(live)
     alone = {host for host, _ in hosts if sum(host == other for other, _ in hosts) == 1}

@@ -25,13 +25,13 @@ class Attempts:
     since: float  # when it ended, or, while it goes on, when it began
 
 
-def retry_after_seconds(runs: int, first: float, cap: float = RETRY_CAP_SECONDS) -> float:
+def retry_after_seconds(runs: int, first: float) -> float:
     """How long to wait after the given number of runs that failed.
 
     >>> [retry_after_seconds(runs, 600.0) / 60 for runs in (1, 2, 3, 20)]
     [10.0, 20.0, 40.0, 360.0]
     """
-    return min(cap, first * 2.0 ** min(max(runs, 1) - 1, 10))
+    return min(RETRY_CAP_SECONDS, first * 2.0 ** min(max(runs, 1) - 1, 10))
 
 
 def next_attempt(attempts: Attempts | None, now: float, retry_after: float) -> tuple[int | None, str]:

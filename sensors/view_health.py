@@ -1,6 +1,6 @@
 """`view_health_sensor`: views and targets that are not what they should be → `recovery_job`. It reads and never writes.
 
-Two queries, and a third one only for live texts that were not compared before; `view_health_verdict` decides, `recovery_sensor` asks.
+Two queries, one more for live texts that were not compared before, and one for pending deployments where something is amiss; `view_health_verdict` decides, `recovery_sensor` asks.
 """
 
 from __future__ import annotations

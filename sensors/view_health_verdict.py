@@ -31,7 +31,6 @@ _TOLD = 10
 ORDER = (
     "target dropped", "dropped", "detached", "unhooked", "changed", "isolate", "throws", "partition lost", "deficit", "refresh failed", "rows missed", "probe",
 )  # fmt: skip
-STRUCTURAL = frozenset({"target dropped", "dropped", "detached", "unhooked", "changed"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +129,10 @@ class _Tick:
             self._ask(found, since, f"right until {since}")
 
     def _right_again(self, found: _Damage, since: int) -> None:
+        self.wrong[str(found.subject)] = since
         if found.subject in self.health.repairing:
-            self.wrong[str(found.subject)] = since
             self.lines.append(f"{found.subject}: under repair")
             return
-        self.wrong[str(found.subject)] = since
         detail = "it is right again, but rows that arrived meanwhile are missing"
         self._ask(replace_damage(found, "rows missed", detail), since, f"right until {since}")
 

@@ -1,4 +1,4 @@
-"""Reading what became of everything: ids, targets against their queries, what is still open, what was left behind. Writes nothing, but see `stopped_merges`."""
+"""Reading what became of everything: ids, targets against their queries, what is still open, what was left behind. Writes nothing, but see `merges_go_on`."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def merges_go_on(server: Server, table: str) -> bool:
     return True
 
 
-def is_quiet(scene: Scene) -> tuple[str, ...]:
+def find_open(scene: Scene) -> tuple[str, ...]:
     """What is open, or why that cannot be told."""
     try:
         return read_open(scene)

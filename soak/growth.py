@@ -26,7 +26,6 @@ BOUNDS: dict[str, tuple[str, float, float]] = {
     "dagster disk": ("MiB", 64, 15),
     "dagster processes": ("processes", 6, 0),
 }
-_SLOW = {"engine disk", "dagster disk"}
 
 
 def tree_size(folder: Path) -> float:

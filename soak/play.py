@@ -18,7 +18,7 @@ from pathlib import Path
 
 from chmv_assets.core.errors import ChmvError
 from chmv_assets.deploy import open_applier
-from soak.account import compare_targets, count_rows, is_quiet, read_left, read_not_active, targets_of
+from soak.account import compare_targets, count_rows, find_open, read_left, read_not_active, targets_of
 from soak.clients import Reader, Writer
 from soak.deploys import DEPLOYS, apply_folder, settle_deploys
 from soak.faults import CHEAP, DEAR, STOPPED_SECONDS, Action, start_merges
@@ -178,7 +178,7 @@ def _wait_until_quiet(scene: Scene, deadline: float) -> bool:
     last: tuple[str, ...] = ()
     calm = 0
     while calm < 2:
-        found = is_quiet(scene)
+        found = find_open(scene)
         calm = 0 if found else calm + 1
         if found != last:
             scene.timeline.note("open", what=found[:6])

@@ -1,4 +1,4 @@
-"""What a soak found, and whether that is good: numbers to a verdict. Pure; who counts is `account` and `leaks`.
+"""What a soak found, and whether that is good: numbers to a verdict. Pure; who counts is `account` and `growth`.
 
 Good means: nothing lost, nothing doubled, every target equal to its queries, all ACTIVE, readers never wrong, nothing left behind, no growth above its bound.
 """

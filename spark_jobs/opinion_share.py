@@ -190,10 +190,7 @@ class Share:
             return output.value
         raise Untranslatable("an expression that is not in its GROUP BY")
 
-    def read(
-        self, columns: Sequence[tuple[str, Kind]], kinds: Mapping[str, Kind | None], target: OpinionTarget,
-        window: Window | None, zone: str,
-    ) -> tuple[TableRead, str]:  # fmt: skip
+    def read(self, columns: Sequence[tuple[str, Kind]], window: Window | None, zone: str) -> tuple[TableRead, str]:
         """What is read of the source, and the share's SQL over it."""
         fields = ", ".join(f"{self.values[name]} AS t{at}" for at, (name, _) in enumerate(columns))
         group = f" GROUP BY {', '.join(one.sql for one in self.groups)}" if self.groups else ""

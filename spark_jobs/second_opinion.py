@@ -35,7 +35,7 @@ def plan_opinion(
     if window is not None and (not target.time_column or kinds.get(target.time_column) is None):
         raise CannotCompare(f"{target.name} has no column of time that Spark could select the window by")
     placed = [Share(view, server_zone).place(target, wanted, kinds) for view in views]
-    dropped = dict(_dropped(target, views, placed, wanted))
+    dropped = dict(_dropped(views, placed, wanted))
     if lost := [name for name in (*keys, target.time_column if window else "") if name in dropped]:
         if target.family != "plain" or target.time_column in lost:
             raise CannotCompare(f"{lost[0]}: {dropped[lost[0]]}")
@@ -48,7 +48,7 @@ def plan_opinion(
         measures = ()
     sums = [measure for measure in measures if measure.how == "sum"]
     from_sums = any(view.source_family == "summing" for view in views)
-    reads = [share.read(columns, kinds, target, window, zone) for share in placed]
+    reads = [share.read(columns, window, zone) for share in placed]
     return OpinionPlan(
         columns=columns, keys=keys, measures=measures, shares=tuple(reads),
         target=TableRead(
@@ -73,9 +73,7 @@ def _kind(target: OpinionTarget, column: OpinionColumn, server_zone: str) -> Kin
     return parse_kind(target.finalized.get(column.name, column.type), server_zone)
 
 
-def _dropped(
-    target: OpinionTarget, views: Sequence[OpinionView], placed: Sequence[Share], wanted: Sequence[str]
-) -> Iterator[tuple[str, str]]:
+def _dropped(views: Sequence[OpinionView], placed: Sequence[Share], wanted: Sequence[str]) -> Iterator[tuple[str, str]]:
     for name in wanted:
         for view, share in zip(views, placed, strict=True):
             if name in share.reasons:

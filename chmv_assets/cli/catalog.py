@@ -98,7 +98,7 @@ def check_command(
             }
         )
     else:
-        _print_findings(findings if notes else [f for f in findings if f.severity != "note"], catalog, bool(failing))
+        _print_findings(findings, catalog, failing=bool(failing), notes=notes)
     if failing:
         raise SystemExit(1)
 
@@ -123,16 +123,18 @@ def _finding_document(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _print_findings(findings: list[Finding], catalog: Catalog, failing: bool) -> None:
+def _print_findings(findings: list[Finding], catalog: Catalog, *, failing: bool, notes: bool) -> None:
     out = console()
     for finding in findings:
+        if finding.severity == "note" and not notes:
+            continue
         where = f"{finding.place}: " if finding.place else ""
         out.print(f"{where}", style="bold", end="", highlight=False, markup=False)
         out.print(f"{finding.severity} ", style=_STYLES[finding.severity], end="", highlight=False)
         out.print(f"[{finding.code}] {finding.message}", highlight=False, markup=False)
     kinds = Counter(made.kind for made in catalog.objects.values())
     counted = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
-    severities = Counter(finding.severity for finding in catalog.findings)
+    severities = Counter(finding.severity for finding in findings)
     shown = ", ".join(f"{severities[s]} {s}(s)" for s in ("error", "warning", "note"))
     out.print(
         f"{len(catalog.objects)} objects ({counted or 'none'}), {len(catalog.edges)} edges; {shown}.", highlight=False

@@ -35,7 +35,6 @@ __all__ = [
     "explain_scheme",
     "narrows",
     "nests",
-    "output_truncation",
     "parse_scheme",
     "split_tuple",
 ]
@@ -165,24 +164,6 @@ def _in_one_pair(tokens: list[Token]) -> bool:
         if depth == 0:
             return index == len(tokens) - 1
     return False
-
-
-def output_truncation(expression_sql: str) -> tuple[str, Unit | None] | None:
-    """Tell the column and unit behind the expression of an output column; None when it is not a plain truncation.
-
-    A unit of None means the value itself or a bucket finer than an hour. For the zone and the table alias use
-    `read_truncation` and `narrows`.
-
-    >>> output_truncation("toDate(e.ts)"), output_truncation("toStartOfInterval(ts, toIntervalMinute(5))")
-    (('ts', 'day'), ('ts', None))
-    >>> output_truncation("ts + INTERVAL 1 DAY") is None
-    True
-    """
-    try:
-        truncation = read_truncation(expression_sql)
-    except NotTruncationError:
-        return None
-    return truncation.column, truncation.unit
 
 
 def can_narrow(truncation_unit: Unit | None, window_unit: Unit) -> bool:

@@ -7,7 +7,7 @@ once. Errors there make the catalog unusable for Dagster (`Catalog.require_sound
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -118,16 +118,15 @@ def build_catalog(
     *,
     default_database: str = "default",
     findings: Sequence[Finding] = (),
-    progress: Callable[[int], None] | None = None,
 ) -> Catalog:
     """Read, link and judge a DDL folder; `findings` are defects found earlier (files that are not text, settings)."""
     declared = Declared(findings=list(findings))
     for file in sorted(files, key=lambda file: natural_key(file.path)):
         _read_file(file, declared, default_database)
-    return link_catalog(declared, default_database, progress)
+    return link_catalog(declared, default_database)
 
 
-def link_catalog(declared: Declared, default_database: str, progress: Callable[[int], None] | None = None) -> Catalog:
+def link_catalog(declared: Declared, default_database: str) -> Catalog:
     """Turn declared objects into a catalog: references, inner and external nodes, edges, facts, lints."""
     from chmv_assets.core.link import (
         build_facts,
@@ -135,7 +134,7 @@ def link_catalog(declared: Declared, default_database: str, progress: Callable[[
     )  # bring sqlglot: 0.4 s that a cached catalog need not pay
     from chmv_assets.core.lint import lint_catalog
 
-    linked = link_objects(_complete(declared), declared, progress)
+    linked = link_objects(_complete(declared), declared)
     objects = linked.objects
     edges = build_edges(objects)
     findings = list(declared.findings)

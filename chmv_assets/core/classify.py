@@ -14,28 +14,6 @@ from sqlglot import exp
 
 from chmv_assets.core.model import Object, ViewClass, family
 
-# An aggregate over parts of a group may be put together from the parts' results by the same function.
-_SELF_MERGING = frozenset(
-    [
-        "min",
-        "max",
-        "sum",
-        "sumwithoverflow",
-        "any",
-        "anylast",
-        "any_value",
-        "first_value",
-        "last_value",
-        "groupbitand",
-        "groupbitor",
-        "groupbitxor",
-        "groupuniqarrayarray",
-        "grouparrayarray",
-        "summap",
-        "minmap",
-        "maxmap",
-    ]
-)
 _LATEST = frozenset(["argmax", "argmin", "max", "min", "any", "anylast", "last_value", "first_value"])
 _SUMMABLE = frozenset(["sum", "count", "sumif", "countif", "sumwithoverflow", "summap", "sumorull", "counter"])
 

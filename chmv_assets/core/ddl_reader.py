@@ -254,6 +254,6 @@ def digest_of(tokens: Sequence[Token], before: str = "") -> str:
     return hashlib.sha256(joined.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-def statement_words(statement: Statement, count: int = 4) -> Sequence[str]:
+def statement_words(statement: Statement) -> Sequence[str]:
     """The first words of a statement in upper case, to tell what it is."""
-    return tuple(token.text.upper() for token in statement.tokens[:count])
+    return tuple(token.text.upper() for token in statement.tokens[:4])

@@ -199,12 +199,3 @@ def require_tolerated(source: QName, rows_read: int, rows_bad: int, tolerated_ra
             "The batch is not committed; its bad rows are in the quarantine table with their reasons. "
             "Fix the files, or raise `tolerated_bad_rate`."
         )
-
-
-def lateness_bucket(seconds: float) -> int:
-    """Which bucket of the histogram a row's lateness falls into.
-
-    >>> lateness_bucket(0), lateness_bucket(300), lateness_bucket(10**9)
-    (0, 2, 6)
-    """
-    return sum(seconds >= border for border in LATENESS_BUCKETS_SECONDS)

@@ -7,7 +7,7 @@ know what a chain stands on. sqlglot's trees live only here and while the catalo
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from chmv_assets.core.cadence import PartitionScheme
@@ -35,13 +35,11 @@ class Linked:
     readings: dict[QName, Reading]
 
 
-def link_objects(
-    objects: Mapping[QName, Object], declared: Declared, progress: Callable[[int], None] | None = None
-) -> Linked:
+def link_objects(objects: Mapping[QName, Object], declared: Declared) -> Linked:
     """Read every SELECT, dictionary source and engine clause."""
     linked: dict[QName, Object] = {}
     readings: dict[QName, Reading] = {}
-    for done, (name, made) in enumerate(objects.items(), start=1):
+    for name, made in objects.items():
         created = declared.objects.get(name)
         database = created.default_database if created is not None else name.database
         if made.kind in (*VIEW_KINDS, "view"):
@@ -54,8 +52,6 @@ def link_objects(
             by_engine = read_engine_references(made, database, objects) if made.engine_args else ()
             references = (*by_engine, *read_default_references(made, database))
             linked[name] = replace(made, references=references) if references else made
-        if progress is not None:
-            progress(done)
     found = Linked(place_externals(linked), readings)
     for name, made in found.objects.items():
         if not made.columns and made.kind == "inner_table":

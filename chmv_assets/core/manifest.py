@@ -25,7 +25,6 @@ from chmv_assets.core.own_tables import (
 
 LANDING_FILES = QName(OWN_DATABASE, "landing_files")
 QUARANTINE = QName(OWN_DATABASE, "quarantine")
-QUARANTINE_COLUMNS = ("source", "batch_id", "file", "reason", "row")
 _TIME = "DateTime64(6, 'UTC')"
 
 

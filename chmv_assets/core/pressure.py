@@ -7,7 +7,7 @@ calm; between the calm and the busy mark nothing changes (no swinging); every pa
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from chmv_assets.core.batches import MAX_SLICE_ROWS
@@ -108,15 +108,4 @@ def adapt_pace(pace: Pace, pressure: Pressure, limits: PaceLimits, marks: Limits
         parallelism=min(limits.max_parallelism, parallelism),
         level=level,
         reason=reason,
-    )
-
-
-def after_memory_error(pace: Pace, limits: PaceLimits) -> Pace:
-    """Smaller pieces, fewer at once: what an insert that ran out of memory asks for."""
-    return replace(
-        pace,
-        batch_rows=max(limits.min_rows, pace.batch_rows // 2),
-        parallelism=max(1, pace.parallelism // 2),
-        level="busy",
-        reason="the server ran out of memory",
     )

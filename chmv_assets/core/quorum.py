@@ -92,27 +92,3 @@ def find_unreachable(quorum: Quorum, replicas: Replicas) -> str:
             "of it. Look at system.distributed_ddl_queue for what they missed, create it there, then run again."
         )
     return ""
-
-
-def find_doubtful(quorum: Quorum, replicas: Replicas, *, window_seconds: float) -> tuple[str, ...]:
-    """What works and is not wise: sentences for a person. `window_seconds` is how long a statement may take (max_execution_time, a lease)."""
-    found: list[str] = []
-    wanted = needed(quorum, replicas.total)
-    if wanted > 1 and quorum.timeout_ms / 1000 > window_seconds:
-        found.append(
-            f"insert_quorum_timeout is {quorum.timeout_ms / 1000:g} s but a statement may take {window_seconds:g} s: it is given up while it still waits, "
-            f"and nobody knows whether its rows are in. Set insert_quorum_timeout below {window_seconds * 1000:.0f}."
-        )
-    if replicas.total > 1 and wanted == replicas.total:
-        found.append(
-            f"{replicas.table} needs all {replicas.total} replicas for every write: one that is away stops all of them. Add one more replica."
-        )
-    if replicas.total > 1 and wanted < 2:
-        found.append(
-            f"{replicas.table} has {replicas.total} replicas and insert_quorum = {quorum.size}: a row that one replica has and loses is gone. Set insert_quorum to 'auto'."
-        )
-    if wanted > 1 and quorum.parallel:
-        found.append(
-            f"insert_quorum_parallel is on: select_sequential_consistency does not see all rows of {replicas.table} that reached their quorum. Set it to 0 where that matters."
-        )
-    return tuple(found)

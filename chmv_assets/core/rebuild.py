@@ -17,10 +17,11 @@ from chmv_assets.core.errors import RebuildRefused
 from chmv_assets.core.lint import oldest_kept
 from chmv_assets.core.model import Object
 from chmv_assets.core.names import QName, quote_identifier, quote_string
+from chmv_assets.core.own_tables import OWN_DATABASE
 from chmv_assets.core.truncation import NotTruncationError, parse_time_type, read_truncation
 from chmv_assets.core.windows import ChPartition, Window, ch_partitions, scheme_zone, window_predicate
 
-SCRATCH_DATABASE = "chmv"
+SCRATCH_DATABASE = OWN_DATABASE
 _ROWLESS = ("null", "queue", "external", "function")
 
 

@@ -26,6 +26,7 @@ REBUILDS = OwnTable(
 SQL_TELLS_START = "length(rebuild_id) = 20"
 SQL_STARTED_MS = "toInt64(reinterpretAsUInt64(reverse(unhex(substring(rebuild_id, 1, 12)))))"
 SQL_NOTED_MS = f"toInt64(bitAnd(bitShiftRight(version, {SEQUENCE_BITS + PROCESS_BITS}), {2**CLOCK_BITS - 1}))"
+COMMIT_LOCK_WAIT_SECONDS = 600.0  # for another ingest's batch, or an owned rebuild
 RebuildStatus = Literal["running", "published", "rolled_back", "unverified"]
 
 

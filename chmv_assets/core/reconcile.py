@@ -75,7 +75,7 @@ def build_comparison(
     return Comparison(target=target.name, form=form, expected=expected, actual=actual, opaque=tuple(_opaque(shares)))
 
 
-def window_condition(target: Object, columns: Sequence[StoredColumn], feed: Feed, zone: str) -> str:
+def window_condition(columns: Sequence[StoredColumn], feed: Feed, zone: str) -> str:
     """What selects the feed's window in the target; nothing for the whole of it."""
     if feed.window is None:
         return ""

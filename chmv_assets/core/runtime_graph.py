@@ -32,7 +32,6 @@ class Fired:
     view: QName
     target: QName | None
     count: int
-    failed: int
     wrote: int  # how often it gave rows
     last: datetime
 

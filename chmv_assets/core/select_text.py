@@ -114,14 +114,13 @@ def _is_call(tokens: Sequence[Token], at: int) -> bool:
     return opens and tokens[at + 1].start == tokens[at].end
 
 
-def prepare_select(text: str, tokens: Sequence[Token] | None = None) -> Prepared:
+def prepare_select(text: str) -> Prepared:
     """Quote column names that are keywords and replace templates.
 
     >>> prepare_select("SELECT a, from FROM t").text
     'SELECT a, `from` FROM t'
     """
-    if tokens is None:
-        tokens, _ = tokenize(text)
+    tokens, _ = tokenize(text)
     pieces: list[str] = []
     replaced: list[tuple[str, str]] = []
     at = 0

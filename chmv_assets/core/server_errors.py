@@ -18,7 +18,7 @@ _AFTER = re.compile(r"\s*(?:\(version \d.*|\(for url [^()]*\))$")  # what server
 _MAX_CHARACTERS = 2000
 
 
-def parse_server_error(text: str, code: int | None = None, name: str | None = None) -> ServerError:
+def parse_server_error(text: str, code: int | None = None, name: str | None = None, query_id: str = "") -> ServerError:
     """Read a driver's message; a code or name that the driver knows by itself comes before what the text says.
 
     >>> text = "server response: Code: 60. DB::Exception: No table\\nd.t. (UNKNOWN_TABLE) (version 26.7.1) (for url http://h:1)"
@@ -36,4 +36,5 @@ def parse_server_error(text: str, code: int | None = None, name: str | None = No
         message,
         code=int(found.group(1)) if code is None and found else code,
         code_name=name or (names[-1] if names else ""),
+        query_id=query_id,
     )

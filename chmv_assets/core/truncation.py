@@ -52,7 +52,6 @@ class Truncation:
     """What a plain time expression does to its column."""
 
     column: str
-    qualifier: str = ""  # `e` in `e.ts`
     unit: Unit | None = None  # None: the value itself, or a bucket finer than an hour
     exact: bool = (
         True  # False: buckets are smaller than `unit`, but its borders are borders of theirs (6 hours in a day)

@@ -82,7 +82,7 @@ def _read(node: exp.Expr, types: Mapping[str, str] | None) -> Truncation:
 
 def _column(node: exp.Column, types: Mapping[str, str] | None) -> Truncation:
     if types is None:
-        return Truncation(column=node.name, qualifier=node.table)
+        return Truncation(column=node.name)
     if node.name not in types:
         raise NotTruncationError(f"column {node.name} is not declared")
     time_type = parse_time_type(types[node.name])
@@ -92,7 +92,6 @@ def _column(node: exp.Column, types: Mapping[str, str] | None) -> Truncation:
     value_type = value_types.get(time_type.base, "date32" if time_type.wrapped else "date")
     return Truncation(
         column=node.name,
-        qualifier=node.table,
         unit="day" if time_type.is_date else None,
         timezone=time_type.timezone,
         value_type=value_type,

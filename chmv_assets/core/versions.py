@@ -6,7 +6,7 @@
     Int64)      1 = replay     the clock, or ahead of it)               moves on by itself when they are used up)
 
 Invariants: an allocator never gives a version twice nor a lower one in the same lane, even if the clock goes back; any
-replay version outranks any live one; after `observe(v)` everything given in v's lane is above v. Two processes that share
+replay version outranks any live one; after `next(above=v)` everything given in v's lane is above v. Two processes that share
 an id in the same millisecond may tie; whoever needs more (the journal does) passes `above`. The clock is the caller's.
 """
 
@@ -90,11 +90,6 @@ class VersionAllocator:
             made = VersionParts(int(lane == "replay"), self._milliseconds, self.process & _MAX_PROCESS, self._sequence)
             version = join_version(made)
             return version if version > above else version | (1 << _LANE_SHIFT)
-
-    def observe(self, version: int) -> None:
-        """Learn of a version that someone else gave: what follows in its lane is above it."""
-        with self._lock:
-            self._observe(version)
 
     def _observe(self, version: int) -> None:
         seen = split_version(version).milliseconds

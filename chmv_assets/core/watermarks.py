@@ -49,11 +49,6 @@ class BatchOutcome:
     late_rows: int = 0  # rows whose arrival lies further behind their event time than the tolerance
 
 
-def is_late(event: datetime, arrival: datetime, tolerance: timedelta = DEFAULT_TOLERANCE) -> bool:
-    """Whether a row came in later than tolerated."""
-    return arrival - event > tolerance
-
-
 def _later(one: datetime | None, other: datetime) -> datetime:
     return other if one is None or other > one else one
 

@@ -271,19 +271,6 @@ def partition_value(scheme: PartitionScheme, partition_text: str) -> str | None:
 # --- windows in SQL ------------------------------------------------------------------------------------------------
 
 
-def split_window(window: Window, seconds: int = 900) -> tuple[Window, ...]:
-    """Cut a window into consecutive pieces of at most `seconds`."""
-    if seconds <= 0:
-        raise ValueError(f"pieces of {seconds} seconds are not positive")
-    pieces: list[Window] = []
-    start = window.start
-    while start < window.end:
-        end = min(start + timedelta(seconds=seconds), window.end)
-        pieces.append(Window(start, end))
-        start = end
-    return tuple(pieces)
-
-
 def window_predicate(column_sql: str, column_type: str, window: Window, timezone: str = "UTC") -> str:
     """Render the half-open condition that selects a window.
 

@@ -16,7 +16,7 @@ from chmv_assets.core.errors import ChmvError, RecoveryFailed
 from chmv_assets.core.manifest import TakenFile
 from chmv_assets.core.names import QName
 from chmv_assets.core.pressure import judge_pressure
-from chmv_assets.core.rebuild_journal import commit_lock
+from chmv_assets.core.rebuild_journal import COMMIT_LOCK_WAIT_SECONDS, commit_lock
 from chmv_assets.core.recovery import Ask, Outcome
 from chmv_assets.core.serving_journal import Route
 from chmv_assets.core.versions import split_version
@@ -35,7 +35,6 @@ from resources.rebuild.recovery import recover_rebuilds
 
 WHOLE_BYTES = 8 * 2**30  # merged whole within minutes; of a larger partition the server chooses parts that are worth it
 REASON = "merge backlog"  # of routes that are ours to take back
-_COMMIT_WAIT_SECONDS = 600.0  # another ingest's batch, or an owned rebuild
 Touched = set[tuple[QName, Window | None]]
 
 
@@ -194,7 +193,7 @@ def _commit_all(site: RecoverySite, source: QName) -> Touched:
 def _commit(site: RecoverySite, source: QName, record: BatchRecord, arrived: datetime) -> tuple[HourCount, ...]:
     node = site.pipeline.catalog.objects[source]
     policy = site.pipeline.settings.policy(source)
-    with keep_lease(site.journal, commit_lock(source), wait_seconds=_COMMIT_WAIT_SECONDS):
+    with keep_lease(site.journal, commit_lock(source), wait_seconds=COMMIT_LOCK_WAIT_SECONDS):
         present = site.journal.read_batch(source, record.batch)
         if present is None or present.status != "staged":
             return ()  # an ingest was faster

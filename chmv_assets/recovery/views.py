@@ -9,6 +9,8 @@ Invariant: an outage is closed only when its windows were compared. Detaching or
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from chmv_assets.core.errors import RecoveryFailed
 from chmv_assets.core.model import VIEW_KINDS, Object
 from chmv_assets.core.recovery import Ask, Outcome
@@ -93,7 +95,8 @@ def rebuild_missed(site: RecoverySite, view: Object, since_ms: int | None, was: 
     """Rebuild the windows of what arrived since a moment, or tell that nothing did."""
     if view.kind == "refreshable_view":
         return refresh(site, view, was)
-    windows = [*find_windows(site, view, since_ms), *find_unarrived(site, view, since_ms)]
+    arrived = find_windows(site, view, since_ms)
+    windows = [*arrived, *find_unarrived(site, view, since_ms, arrived)]
     if not windows or view.target is None or view.target not in site.pipeline.catalog.objects:
         since = (
             "ever"
@@ -109,17 +112,17 @@ def rebuild_missed(site: RecoverySite, view: Object, since_ms: int | None, was: 
     )  # fmt: skip
 
 
-def find_unarrived(site: RecoverySite, view: Object, since_ms: int | None) -> list[Window]:
+def find_unarrived(site: RecoverySite, view: Object, since_ms: int | None, arrived: Sequence[Window]) -> list[Window]:
     """Windows that differ although nothing arrived there by the arrival column: writers may have given it a value of their own.
 
-    Only windows of parts that changed are looked at, and only those that differ are rebuilt.
+    `arrived` are rebuilt anyway. Only windows of parts that changed are looked at, and only those that differ are rebuilt.
     """
     catalog, settings = site.pipeline.catalog, site.pipeline.settings
     trigger = catalog.trigger_of(view.name)
     target = catalog.objects.get(view.target) if view.target is not None else None
     if trigger is None or target is None or since_ms is None or settings.policy(trigger).arrival is None:
         return []
-    sure = set(align(site.pipeline, target, find_windows(site, view, since_ms)))
+    sure = set(align(site.pipeline, target, arrived))
     reconciler = Reconciler(site.server, catalog, settings.timezone, cluster=site.journal.cluster)
     found: list[Window] = []
     for window in align(site.pipeline, target, find_windows(site, view, since_ms, by_arrival=False)):

@@ -28,7 +28,6 @@ class Repaired:
     rows_before: int = 0
     rows_after: int = 0
     reconciled: int = 0
-    gate_seconds: float = 0.0
 
 
 def align(pipeline: Pipeline, target: Object, windows: Iterable[Window]) -> list[Window | None]:
@@ -58,7 +57,6 @@ def repair_windows(site: RecoverySite, target: Object, windows: Sequence[Window]
                 done.rebuilt.append((node.name, window))
                 done.rows_before += result.rows_before
                 done.rows_after += result.rows_after
-                done.gate_seconds += result.gate_seconds
                 site.did(
                     f"rebuilt {node.name} {window or 'whole'}: rows {result.rows_before} → {result.rows_after}, "
                     f"{result.seconds:.2f} s, {result.protocol}"

@@ -24,7 +24,6 @@ from chmv_assets.core.batches import (
     plan_commit,
     staging_name,
 )
-from chmv_assets.core.chunks import is_direct
 from chmv_assets.core.errors import JournalRefused
 from chmv_assets.core.names import QName, parse_qname
 from chmv_assets.core.own_tables import OWN_DATABASE, Statement
@@ -82,12 +81,6 @@ def drop_leftovers(journal: Journal, source: QName) -> list[StagingTable]:
     for table in dropped:
         journal.server.command(f"DROP TABLE IF EXISTS {table.name.sql} SYNC")
     return dropped
-
-
-def finish_all(journal: Journal, *, sleep: Callable[[float], None] = time.sleep) -> list[BatchRecord]:
-    """Checkpoint replay: finish every batch that is staged, oldest first; a direct one waits in its files for its ingest."""
-    staged = [one for one in journal.read_batches(status="staged") if not is_direct(one)]
-    return [finish_batch(journal, record.source, record.batch, sleep=sleep) for record in reversed(staged)]
 
 
 def _commit(

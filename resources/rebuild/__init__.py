@@ -2,7 +2,7 @@
 
 Rebuilder      what everyone calls: choose a protocol, publish, say what was done
 workbench      feeds, scratches, states, the swap
-closed, gated  the protocols
+closed, gated, fenced, owned, whole  the protocols
 recovery       what a rebuild that died left behind
 """
 

@@ -38,9 +38,6 @@ from resources.rebuild.shares import forget_shares, share_lock
 from resources.rebuild.workbench import ScratchResult, Workbench
 from resources.scratch_marks import window_key
 
-_BUILT: tuple[Protocol, ...] = ("closed", "gated", "fenced", "owned", "whole")
-
-
 CHAIN = "a chain under one gate"
 SHARE_WAIT_SECONDS = 300.0  # another run that fills the same share: it will be valid for us too
 
@@ -244,13 +241,7 @@ class Rebuilder(Workbench):
         gates = [self.catalog.objects[root] for root in find_roots(self.catalog, target.name)]
         looks = protocol == "auto" and window is not None
         quiet_seconds = self._quiet_seconds(target, window) if looks else None
-        chosen, why = choose_protocol(protocol, gates=gates, quiet_seconds=quiet_seconds, whole=window is None)
-        if chosen not in _BUILT:
-            raise RebuildRefused(
-                f"target {target.name}: found protocol {chosen} but wanted one of {', '.join(_BUILT)}. It is not built yet. "
-                "Set `protocol: auto` in chmv.yaml, or leave it out."
-            )
-        return chosen, why
+        return choose_protocol(protocol, gates=gates, quiet_seconds=quiet_seconds, whole=window is None)
 
     def _quiet_seconds(self, target: Object, window: Window | None) -> float | None:
         """Seconds since the newest insert of the window into one of the sources.

@@ -1,7 +1,7 @@
 """What every protocol works with: feeds, scratches, the state of sources, the swap. No protocol of its own.
 
 A scratch is built beside the target from the view's own SELECT and swapped in partition by partition, so that readers see the
-old or the new partition, never a hole. When that is safe is decided by `closed` and `gated`.
+old or the new partition, never a hole. When that is safe is decided by the protocols: `closed`, `gated`, `fenced`, `owned` and `whole`.
 """
 
 from __future__ import annotations
@@ -240,11 +240,6 @@ class Workbench:
                 f"target {feed.target.name}: {free / 1e9:.1f} GB are free on its disk but wanted {wanted / 1e9:.1f} GB for a second copy of "
                 "the window. A full disk stops the server. Free space, or rebuild smaller windows."
             )
-
-    def source_parts(self, feed: Feed) -> tuple[str, ...]:
-        """Names of the source's active parts that can hold rows of the share."""
-        wanted = {partition_id for partition_id, *_ in self.source_state(feed)}
-        return fetch_part_names(self.executor.server, feed.source.name, wanted)
 
     def rebuildable_views(self, target: Object) -> tuple[Object, ...]:
         views = self.catalog.views_into(target.name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 from itertools import pairwise
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from chmv_assets.core.cadence import UNITS, PartitionScheme, Unit, WeekMode, nests
@@ -16,7 +16,6 @@ from chmv_assets.core.windows import (
     keys,
     period_start,
     periods,
-    split_window,
     window_of_key,
 )
 
@@ -70,16 +69,6 @@ def test_nested_units_share_their_borders(
     if nests(finer, coarser):
         border = period_start(instant, coarser, zone, week_mode)
         assert period_start(border, finer, zone, week_mode) == border
-
-
-@given(windows, st.integers(60, 90_000))
-@settings(max_examples=50)
-def test_pieces_cover_the_window_exactly(window: Window, seconds: int) -> None:
-    pieces = split_window(window, seconds)
-    assert pieces[0].start == window.start
-    assert pieces[-1].end == window.end
-    assert all(left.end == right.start for left, right in pairwise(pieces))
-    assert all(piece.seconds <= seconds for piece in pieces)
 
 
 @given(windows, units, zones, zones)

@@ -33,12 +33,11 @@ from rebuild_stage import DEAD_LEASE, KNOWN, LEASE, Draft, RebuildStage
 
 from chmv_assets.core.errors import ServerError
 from chmv_assets.core.rebuild_plan import StepKind
-from chmv_assets.core.settings_values import Protocol
+from chmv_assets.core.settings_values import PROTOCOLS, Protocol
 from resources.clickhouse import Endpoint
 from resources.engine import EngineInfo
 from resources.executor import Executor
 from resources.journal import Journal
-from resources.rebuild.rebuilder import _BUILT
 from resources.rebuild.recovery import recover_rebuilds
 
 EXAMPLES = os.environ.get("CHMV_STATEFUL_EXAMPLES")
@@ -63,7 +62,7 @@ drafts = st.lists(
 )
 sources = st.sampled_from(("s", "s", "s2"))
 targets, days = st.sampled_from(TARGETS), st.sampled_from((*DAYS, OLD_DAY))
-protocols: st.SearchStrategy[Protocol] = st.sampled_from((*_BUILT, "auto"))
+protocols: st.SearchStrategy[Protocol] = st.sampled_from(PROTOCOLS)
 deeds = st.sampled_from(("insert", "insert", "optimize", "comment"))
 
 

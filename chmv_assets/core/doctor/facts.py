@@ -17,8 +17,6 @@ from chmv_assets.core.names import QName
 from chmv_assets.core.settings import Settings
 from chmv_assets.core.thresholds import Limits
 
-LOG_TABLES = ("query_log", "query_views_log", "part_log")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
@@ -60,7 +58,6 @@ class LiveTable:
     storage_policy: str = ""
     partitions: int = 0
     months: int = 0  # how many months its partitions span; 0 when they tell no time
-    fullest_parts: int = 0
     largest_partition_bytes: int = 0
     broken_parts: tuple[str, ...] = ()
     detached_parts: tuple[str, ...] = ()
@@ -102,7 +99,6 @@ class Facts:
     user: str = ""
     is_own_engine: bool = False  # the server that chmv itself started, as its only user
     version: str = ""
-    uptime_seconds: float = 0
     clock_skew_seconds: float = 0  # the server's clock ahead of ours, beyond what the round trip explains
     cores: int = 0
     memory_bytes: int = 0

@@ -40,10 +40,8 @@ class Rule:
     why: str
     judge: Callable[[Facts, Rule], Iterable[Ailment]]
 
-    def ailment(
-        self, subject: str, measured: str, wanted: str, *fix: str, severity: Severity | None = None, why: str = ""
-    ) -> Ailment:
+    def ailment(self, subject: str, measured: str, wanted: str, *fix: str, severity: Severity | None = None) -> Ailment:
         return Ailment(
             rule=self.id, subject=subject, severity=severity or self.severity, measured=measured, wanted=wanted,
-            why=why or self.why, fix=fix,
+            why=self.why, fix=fix,
         )  # fmt: skip

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from chmv_assets.core.catalog import Catalog
-from chmv_assets.core.picture.document import Mask, build_document
+from chmv_assets.core.picture.document import build_document
 from chmv_assets.core.picture.state import Seen
 from chmv_assets.core.secrets import mask_secrets
 from chmv_assets.core.settings import Settings
@@ -26,11 +26,9 @@ _SCRIPTS = ("model.js", "draw.js", "camera.js", "highlight.js", "panel.js", "con
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 
 
-def render_page(
-    catalog: Catalog, settings: Settings, seen: Seen | None = None, *, title: str = "chmv", mask: Mask = mask_secrets
-) -> str:
+def render_page(catalog: Catalog, settings: Settings, seen: Seen | None = None, *, title: str = "chmv") -> str:
     """The graph as a page; without `seen` no status is known and all edges are as wide."""
-    return render_document(build_document(catalog, settings, seen, title, mask))
+    return render_document(build_document(catalog, settings, seen, title, mask_secrets))
 
 
 def render_document(document: dict[str, Any]) -> str:

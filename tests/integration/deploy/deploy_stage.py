@@ -20,7 +20,7 @@ from chmv_assets.live import build_live_catalog, find_disagreements
 from chmv_assets.pipeline import Pipeline, load_pipeline
 from resources.clickhouse import Endpoint, Server
 from resources.deploy import Applied, Progress
-from resources.reconcile import reconcile
+from resources.reconcile import Reconciler
 
 WRITERS = 4
 MONTHS = Window(datetime(2026, 7, 1, tzinfo=timezone.utc), datetime(2026, 9, 1, tzinfo=timezone.utc))
@@ -210,7 +210,7 @@ class Stage:
         targets = {made.target for made in pipeline.catalog.objects.values() if made.kind == "materialized_view"}
         for name in sorted(one for one in targets if one is not None):
             made = pipeline.catalog.objects[name]
-            found = reconcile(self.server, pipeline.catalog, made, MONTHS if made.ttl else None, "UTC")
+            found = Reconciler(self.server, pipeline.catalog, "UTC").run(made, MONTHS if made.ttl else None)
             assert found.status == "equal" and found.keys, (str(name), found.sentence())
         live, objects = build_live_catalog(self.server, [self.database])
         assert find_disagreements(live, objects) == ()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from chmv_assets.deploy import make_plan, open_applier
 from chmv_assets.pipeline import Pipeline, load_pipeline
 from resources.clickhouse import Server
-from resources.reconcile import reconcile
+from resources.reconcile import Reconciler
 
 EXAMPLES = 40 if os.environ.get("CHMV_THOROUGH") else 2
 DIMENSIONS = {"country": "LowCardinality(String)", "kind": "UInt8", "device": "String"}
@@ -75,7 +75,7 @@ def _deploy(server: Server, pipeline: Pipeline) -> None:
     assert again.plan_id == make_plan(server, pipeline).plan_id
     for made in pipeline.catalog.objects.values():
         if made.kind == "materialized_view" and made.target is not None:
-            found = reconcile(server, pipeline.catalog, pipeline.catalog.objects[made.target], None, "UTC")
+            found = Reconciler(server, pipeline.catalog, "UTC").run(pipeline.catalog.objects[made.target], None)
             assert found.status == "equal", (str(made.target), found.sentence())
 
 

@@ -36,6 +36,7 @@ def test_a_source_without_deduplication_is_refused_with_the_statements_that_cure
             server.command(statement)
         probe_capability(server, source).require()
         journal = Journal(server)
+        journal.prepare()
         slices = stage(server, source, "cured", "a", "one")
         journal.note_batch(source, "cured", "staged", slices=slices)
         for _ in range(2):
@@ -62,6 +63,7 @@ def test_null_tables_pass_tokens_on_to_what_is_behind_them(server: Server, datab
     source = QName(database, "nothing")
     assert probe_capability(server, source).strategy == "token_slices"
     journal = Journal(server)
+    journal.prepare()
     slices = stage(server, source, "through", "a", "one")
     journal.note_batch(source, "through", "staged", slices=slices)
     for one in plan_commit(source, "through", [name for name, _ in COLUMNS], slices):
@@ -86,6 +88,23 @@ def test_pressure_is_read_against_the_tables_own_limits(server: Server, source: 
     assert read_pressure(server, []).parts == 0
 
 
+def test_a_table_without_a_limit_hides_no_other(server: Server, database: str) -> None:
+    """0 means that inserts are never delayed: such a table is not the fullest, whatever the number of its parts."""
+    unlimited, full = QName(database, "unlimited"), QName(database, "nearly_full")
+    for name, delay, parts in ((unlimited, 0, 6), (full, 5, 4)):
+        server.command(
+            f"CREATE TABLE {name.sql} (x UInt8) ENGINE = MergeTree ORDER BY x "
+            f"SETTINGS parts_to_delay_insert = {delay}, parts_to_throw_insert = 100, non_replicated_deduplication_window = 0"
+        )
+        server.command(f"SYSTEM STOP MERGES {name.sql}")
+        for _ in range(parts):
+            server.command(f"INSERT INTO {name.sql} SELECT 1")
+    seen = read_pressure(server, [unlimited, full])
+    assert (seen.parts, seen.parts_to_delay) == (4, 5)
+    assert judge_pressure(seen)[0] == "busy"
+    assert read_pressure(server, [unlimited]).parts == 6
+
+
 def test_the_retry_table_names_codes_as_the_server_does(server: Server) -> None:
     rows = server.rows(
         "SELECT arrayJoin({c:Array(Int32)}) AS c, errorCodeToName(c)", {"c": [rule.code for rule in RULES]}
@@ -94,3 +113,4 @@ def test_the_retry_table_names_codes_as_the_server_does(server: Server) -> None:
     with pytest.raises(ServerError) as caught:
         server.command("CREATE TABLE system.one (x UInt8) ENGINE = Null")
     assert caught.value.code is not None
+    assert str(caught.value).endswith(f"[query_id {caught.value.query_id}]") and len(caught.value.query_id) == 36

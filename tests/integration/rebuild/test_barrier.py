@@ -31,7 +31,7 @@ from resources.engine import EngineInfo, EngineOptions, start_engine, stop_engin
 from resources.executor import Executor
 from resources.forwarders import fetch_forwarders, fetch_undelivered
 from resources.introspect import fetch_running_inserts
-from resources.reconcile import reconcile
+from resources.reconcile import Reconciler
 from resources.runtime import fetch_observed
 
 CLUSTER = "solo"
@@ -296,10 +296,10 @@ def test_what_ran_is_asked_of_every_replica(piped: Callable[[str], Pipe], connec
 def test_reconcile_asks_the_cluster(piped: Callable[[str], Pipe], connection: Server) -> None:
     pipe = piped("compared")
     target, window = pipe.catalog.get(str(pipe.name("target"))), day("2026-07-05")
-    found = [reconcile(connection, pipe.catalog, target, window, "UTC", cluster=one) for one in (CLUSTER, "dead")]
+    found = [Reconciler(connection, pipe.catalog, "UTC", cluster=one).run(target, window) for one in (CLUSTER, "dead")]
     assert [one.status for one in found] == ["equal", "cannot tell"], found
     pipe.run("ALTER TABLE {db}.{case}_target DROP PARTITION ID '20260705'")
-    assert reconcile(connection, pipe.catalog, target, window, "UTC", cluster=CLUSTER).status == "different"
+    assert Reconciler(connection, pipe.catalog, "UTC", cluster=CLUSTER).run(target, window).status == "different"
 
 
 def test_insert_on_a_replica_is_seen(solo: EngineInfo, connection: Server) -> None:

@@ -20,7 +20,7 @@ from resources.clickhouse import Server
 from resources.executor import Executor
 from resources.inner_tables import fetch_inner_table
 from resources.rebuild import Rebuilder
-from resources.reconcile import reconcile
+from resources.reconcile import Reconciler
 from resources.reconcile_windows import fetch_windows
 
 VIEW = """
@@ -83,12 +83,12 @@ def test_hidden_table_is_rebuilt(
     assert hidden.real.table.startswith(".inner_id.")
     hidden.damage("20260705")
     assert day("2026-07-05") in fetch_windows(server, hidden.catalog, hidden.target, None, "UTC")
-    verdict = reconcile(server, hidden.catalog, hidden.target, day("2026-07-05"), "UTC", now=lambda: NOW)
+    verdict = Reconciler(server, hidden.catalog, "UTC", now=lambda: NOW).run(hidden.target, day("2026-07-05"))
     assert verdict.status == "different", verdict.sentence()
     assert verdict.deficit > 0
     assert hidden.publish(day("2026-07-05"), protocol).partitions == ("20260705",)
     assert hidden.rows() == hidden.truth()
-    verdict = reconcile(server, hidden.catalog, hidden.target, day("2026-07-05"), "UTC", now=lambda: NOW)
+    verdict = Reconciler(server, hidden.catalog, "UTC", now=lambda: NOW).run(hidden.target, day("2026-07-05"))
     assert verdict.status == "equal", verdict.sentence()
     assert left_over() == []
 

@@ -13,7 +13,7 @@ from chmv_assets.core.reconcile_sql import Counts
 from chmv_assets.core.statements import split_statements
 from chmv_assets.core.window_text import parse_window
 from resources.clickhouse import Server
-from resources.reconcile import Reconciled, reconcile
+from resources.reconcile import Reconciled, Reconciler
 
 NOW = datetime(2026, 11, 16, tzinfo=timezone.utc)
 
@@ -89,7 +89,7 @@ class Bench:
         target = self.catalog.get(f"{self.database}.{table}")
         options.setdefault("now", lambda: NOW)
         asked = parse_window(window) if window else None
-        return reconcile(options.pop("server", self.server), self.catalog, target, asked, "UTC", **options)
+        return Reconciler(options.pop("server", self.server), self.catalog, "UTC", **options).run(target, asked)
 
 
 def bench_of(client: Client, server: Server, database: str, ddl: str) -> Bench:

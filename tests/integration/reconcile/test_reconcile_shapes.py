@@ -10,7 +10,7 @@ from reconcile_bench import NOW, numbers
 from chmv_assets.core.catalog import Catalog, SourceFile, build_catalog
 from chmv_assets.core.model import Object
 from resources.clickhouse import Server
-from resources.reconcile import Reconciled, reconcile
+from resources.reconcile import Reconciled, Reconciler
 from resources.reconcile_windows import fetch_windows
 
 WALKED = ("berlin_days", "weekly", "dimensions")  # of which every window is compared
@@ -30,12 +30,14 @@ class Shape:
         self.sql = self.target.name.sql
 
     def verdict(self) -> Reconciled:
-        return reconcile(self.server, self.catalog, self.target, self.case.window, self.case.timezone, now=lambda: NOW)
+        return Reconciler(self.server, self.catalog, self.case.timezone, now=lambda: NOW).run(
+            self.target, self.case.window
+        )
 
     def all_windows(self) -> list[Reconciled]:
         windows = fetch_windows(self.server, self.catalog, self.target, None, self.case.timezone)
         return [
-            reconcile(self.server, self.catalog, self.target, window, self.case.timezone, now=lambda: NOW)
+            Reconciler(self.server, self.catalog, self.case.timezone, now=lambda: NOW).run(self.target, window)
             for window in windows
         ]
 

@@ -13,7 +13,7 @@ from chmv_assets.core.gate import render_open, render_shut
 from chmv_assets.core.names import QName
 from resources.clickhouse import Server
 from resources.journal import Journal
-from resources.reconcile import reconcile
+from resources.reconcile import Reconciler
 from soak.account import read_left
 from soak.verdict import Compared, Findings, Reads, count_ids, judge
 
@@ -77,7 +77,7 @@ def test_scratch_and_replace_with_the_view_live_is_reported_as_lost_rows(server:
     rows = server.rows(f"SELECT id, sum(n) FROM {tables}.t GROUP BY id")
     account = count_ids("t", {int(one): int(n) for one, n in rows}, sent)
     catalog = build_catalog([SourceFile(path="x.sql", text=DDL.replace("{db}", tables))]).require_sound()
-    found = reconcile(server, catalog, catalog.get(f"{tables}.t"), None, "UTC")
+    found = Reconciler(server, catalog, "UTC").run(catalog.get(f"{tables}.t"), None)
     compared = Compared(
         target="t", windows=1, keys=found.keys, wrong=(found.sentence(),) if found.status != "equal" else ()
     )

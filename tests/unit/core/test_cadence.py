@@ -10,12 +10,11 @@ from chmv_assets.core.cadence import (
     can_narrow,
     explain_scheme,
     narrows,
-    output_truncation,
     parse_scheme,
     split_tuple,
 )
 from chmv_assets.core.model import Column
-from chmv_assets.core.truncation import read_truncation
+from chmv_assets.core.truncation import NotTruncationError, read_truncation
 
 COLUMNS = tuple(
     Column(name=name, type=type_)
@@ -232,7 +231,12 @@ def test_cadences_have_names() -> None:
     ],
 )
 def test_the_output_expression_tells_column_and_truncation(expression: str, expected: object) -> None:
-    assert output_truncation(expression) == expected
+    if expected is None:
+        with pytest.raises(NotTruncationError):
+            read_truncation(expression)
+        return
+    found = read_truncation(expression)
+    assert (found.column, found.unit) == expected
 
 
 def test_a_scan_is_narrowed_only_where_borders_agree() -> None:

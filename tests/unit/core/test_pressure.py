@@ -10,7 +10,6 @@ from chmv_assets.core.pressure import (
     PaceLimits,
     Pressure,
     adapt_pace,
-    after_memory_error,
     first_pace,
     judge_pressure,
 )
@@ -75,9 +74,3 @@ def test_every_pace_is_within_its_limits_and_says_why(pace: Pace, seen: Pressure
     assert LIMITS.min_rows <= after.batch_rows <= LIMITS.max_rows
     assert 0 <= after.parallelism <= LIMITS.max_parallelism
     assert after.reason and (after.parallelism > 0 or after.level == "stop" or pace.parallelism == 0)
-
-
-def test_a_memory_error_makes_inserts_smaller_and_fewer() -> None:
-    after = after_memory_error(Pace(batch_rows=1_000_000, parallelism=8), LIMITS)
-    assert (after.batch_rows, after.parallelism) == (500_000, 4)
-    assert after_memory_error(Pace(batch_rows=LIMITS.min_rows, parallelism=1), LIMITS).batch_rows == LIMITS.min_rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chmv_assets.core.own_tables import write_settings
-from chmv_assets.core.quorum import JOURNAL_QUORUM, Quorum, Replicas, find_doubtful, find_unreachable, quorum_of
+from chmv_assets.core.quorum import JOURNAL_QUORUM, Quorum, Replicas, find_unreachable, quorum_of
 
 
 def table(total: int, active: int, **more: object) -> Replicas:
@@ -31,17 +31,6 @@ def test_quorum_that_cannot_be_reached_is_said_before(quorum: Quorum, replicas: 
     found = find_unreachable(quorum, replicas)
     assert said in found and bool(found) == bool(said)
     assert not found or found.startswith("table chmv.batches: ")
-
-
-def test_what_works_and_is_not_wise() -> None:
-    def doubts(quorum: Quorum, replicas: Replicas, window: float = 300.0) -> list[str]:
-        return [one.split(": ")[0] for one in find_doubtful(quorum, replicas, window_seconds=window)]
-
-    assert doubts(JOURNAL_QUORUM, table(3, 3)) == doubts(JOURNAL_QUORUM, table(1, 1)) == []
-    assert doubts(JOURNAL_QUORUM, table(3, 3), 30.0) == ["insert_quorum_timeout is 60 s but a statement may take 30 s"]
-    assert doubts(JOURNAL_QUORUM, table(2, 2)) == ["chmv.batches needs all 2 replicas for every write"]
-    assert doubts(Quorum(), table(3, 3)) == ["chmv.batches has 3 replicas and insert_quorum = 0"]
-    assert doubts(Quorum(size=2, timeout_ms=1000), table(3, 3)) == ["insert_quorum_parallel is on"]
 
 
 def test_journal_writes_with_its_quorum() -> None:

@@ -42,9 +42,7 @@ def name(table: str) -> QName:
 
 
 def fired(view: str, target: str | None, count: int = 3, wrote: int = 3) -> Fired:
-    return Fired(
-        view=name(view), target=name(target) if target else None, count=count, failed=0, wrote=wrote, last=UNTIL
-    )
+    return Fired(view=name(view), target=name(target) if target else None, count=count, wrote=wrote, last=UNTIL)
 
 
 def queries(

@@ -37,8 +37,7 @@ def test_after_observing_a_version_the_next_one_is_above_it(seen: int, clock: in
     if split_version(seen).milliseconds >= 2**42 - 2:
         return
     allocator = VersionAllocator(clock_ms=lambda: clock, process=3)
-    allocator.observe(seen)
-    assert allocator.next() > seen
+    assert seen < allocator.next(above=seen) < allocator.next()
 
 
 def test_above_a_replay_version_the_next_live_one_is_lifted_into_its_lane() -> None:
@@ -76,6 +75,5 @@ def test_the_layout_is_the_documented_one() -> None:
 
 def test_the_end_of_the_clock_is_an_error_not_a_wrap() -> None:
     allocator = VersionAllocator(clock_ms=lambda: 2**60)
-    allocator.observe(join_version(VersionParts(0, 2**42 - 1, 0, 0)))
     with pytest.raises(OverflowError):
-        allocator.next()
+        allocator.next(above=join_version(VersionParts(0, 2**42 - 1, 0, 0)))

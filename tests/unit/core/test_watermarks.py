@@ -11,7 +11,7 @@ from chmv_assets.core.journal_schema import MIGRATIONS, pending_migrations, read
 from chmv_assets.core.locks import LockState, read_generations, render_forget, render_generation
 from chmv_assets.core.names import QName
 from chmv_assets.core.own_tables import read_settings, write_settings
-from chmv_assets.core.watermarks import BatchOutcome, Watermark, advance, is_late, rebuilt, reopen, seal
+from chmv_assets.core.watermarks import BatchOutcome, Watermark, advance, rebuilt, reopen, seal
 
 UTC = timezone.utc
 START = datetime(2026, 7, 5, tzinfo=UTC)
@@ -72,11 +72,6 @@ def test_late_rows_for_an_opaque_view_are_stale_until_rebuilt() -> None:
     again = rebuilt(stale, "rebuild-1", 2)
     assert again.status == "processed"
     assert seal(again, END + timedelta(days=9), 3, reconciled=True).status == "sealed"
-
-
-def test_late_means_further_behind_than_15_minutes() -> None:
-    assert not is_late(START, START + timedelta(minutes=15))
-    assert is_late(START, START + timedelta(minutes=15, microseconds=1))
 
 
 def test_the_journal_of_one_server_is_plain() -> None:

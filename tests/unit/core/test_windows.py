@@ -17,7 +17,6 @@ from chmv_assets.core.windows import (
     key_of,
     keys,
     partition_matches,
-    split_window,
     window_of_key,
     window_predicate,
 )
@@ -167,13 +166,6 @@ def test_a_partition_text_is_matched_by_its_time_part(partition_by: str, text: s
     scheme = scheme_of(partition_by)
     (partition,) = ch_partitions(Window(at(2026, 7, 1), at(2026, 7, 1, 0, 1)), scheme, "UTC")
     assert partition_matches(scheme, text, partition) is expected
-
-
-def test_a_window_is_split_with_a_short_last_piece() -> None:
-    pieces = split_window(Window(at(2026, 7, 1), at(2026, 7, 1, 0, 40)))
-    assert [piece.seconds for piece in pieces] == [900, 900, 600]
-    with pytest.raises(ValueError, match="not positive"):
-        split_window(pieces[0], 0)
 
 
 JULY = Window(at(2026, 7, 1), at(2026, 8, 1))

@@ -67,7 +67,7 @@ EVERYTHING = (
     Grant(privileges=frozenset(NEEDED_OF_SERVER), scope="*.*"),
 )
 HEALTHY = Facts(
-    catalog=ddl(), settings=Settings(), user="chmv", version="26.7.2.1", uptime_seconds=1000, cores=4, memory_bytes=16 * GIB, session=SESSION,
+    catalog=ddl(), settings=Settings(), user="chmv", version="26.7.2.1", cores=4, memory_bytes=16 * GIB, session=SESSION,
     merge_tree={"parts_to_delay_insert": "1000", "parts_to_throw_insert": "3000", "non_replicated_deduplication_window": "0"},
     server={"background_pool_size": "4", "background_merges_mutations_concurrency_ratio": "2"},
     pool_tasks=1, pool_size=8, disks=(Disk(name="default", free_bytes=60 * GIB, total_bytes=100 * GIB),), policies={"default": ("default",)},
