@@ -160,7 +160,7 @@ def judge(found: Fullest, before: Known | None, now: float, limits: Limits) -> J
     if before is not None:
         rate = parts_per_second(found, before.partition_id, before.parts, now - before.at)
     ahead = seconds_to_delay(found, rate)
-    act, divert = limits.parts_act * found.parts_to_delay, limits.parts_divert * found.parts_to_throw
+    act, divert = limits.parts_act * found.first_limit, limits.parts_divert * found.parts_to_throw
     was = before.tier if before is not None else CALM
     soon = ahead is not None and ahead <= limits.forecast and found.parts > limits.parts_warn
     if found.parts >= divert or (was == DIVERT and found.parts > limits.parts_calm * divert):
@@ -180,7 +180,7 @@ def _worst(judged: Sequence[Judged]) -> Judged | None:
 
 
 def _share(found: Fullest) -> float:
-    return found.parts / max(found.parts_to_delay, 1)
+    return found.parts / max(found.first_limit, 1)
 
 
 def _tier(worst: Judged | None, busy: bool) -> int:

@@ -14,7 +14,7 @@ from chmv_assets.core.names import QName
 from chmv_assets.core.thresholds import Limits, in_peak
 from resources.backlog import Backlog
 from sensors import merge_backlog_verdict
-from sensors.merge_backlog_verdict import Cursor, Known, Watched, asked_of, decide, load_cursor
+from sensors.merge_backlog_verdict import CALM, OPTIMIZE, Cursor, Known, Watched, asked_of, decide, judge, load_cursor
 from sensors.verdict import Verdict
 
 EVENTS, HOURLY = QName("shop", "events"), QName("shop", "hourly")
@@ -156,6 +156,13 @@ def test_recovery_off_tells_and_asks_for_nothing_of_that_object(off: set[QName],
     verdict = decide(seen(full(1500)), watched, Cursor(), now=NIGHT, limits=LIMITS, zone="UTC")
     assert [ask.damage for ask in verdict.asks] == damages
     assert ("recovery: off" in verdict.told) == bool(off) and "1500 parts" in verdict.told
+
+
+def test_a_table_without_a_delay_limit_is_judged_by_the_one_that_refuses() -> None:
+    calm = judge(full(3, delay=0, throw=100), None, 0.0, Limits())
+    assert (calm.tier, calm.seconds_to_delay) == (CALM, None)
+    near = judge(full(49, delay=0, throw=100), None, 0.0, Limits(parts_act=0.4))
+    assert near.tier == OPTIMIZE
 
 
 def test_the_fullest_comes_first_and_merges_come_before_diversions() -> None:
