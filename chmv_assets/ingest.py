@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 
 from pyspark.sql import SparkSession
 
@@ -55,7 +56,7 @@ from resources.journal import Journal
 from resources.journal.diversions import read_diversion
 from resources.journal.lease import Lease, keep_lease
 from resources.journal.manifest import hold_landing, read_taken_files, take_files
-from resources.journal.recovery import drop_leftovers
+from resources.journal.recovery import collect_garbage, drop_leftovers
 from resources.landing import found_columns, list_files
 from resources.pressure import read_pressure
 from resources.rebuild.recovery import recover_rebuilds
@@ -63,6 +64,9 @@ from resources.tuning_reads import fetch_ceiling
 
 PACE_LIMITS = PaceLimits(normal_rows=500_000, max_parallelism=8)
 _POLL_SECONDS = 5.0
+_STAGING_KEPT = timedelta(
+    days=7
+)  # of batches that were planned and never staged; a Spark job is not silent for so long
 _POLLS = 120  # ten minutes of a server that refuses inserts
 
 
@@ -105,6 +109,10 @@ class Ingester:
         executor = Executor(self.journal.server, log=self.log, cluster=self.journal.cluster)
         self._clear_away(executor)
         drop_leftovers(self.journal, self.source.name)
+        for table in collect_garbage(self.journal, older_than=_STAGING_KEPT):
+            self.log(
+                f"{table.name}: dropped, {table.owner} has not written to it for {table.idle_seconds // 86_400} days"
+            )
         files = list_files(root, self.landing.format)
         columns, unreadable = self._columns_of(site, files)
         readable = [file for file in files if file.path in columns]

@@ -24,7 +24,7 @@ from chmv_assets.core.batches import (
     plan_commit,
     staging_name,
 )
-from chmv_assets.core.errors import JournalRefused
+from chmv_assets.core.errors import JournalRefused, LockRefused
 from chmv_assets.core.names import QName, parse_qname
 from chmv_assets.core.own_tables import OWN_DATABASE, Statement
 from resources.clickhouse import Server
@@ -194,19 +194,28 @@ def _staging_table(name: str, comment: str, idle_seconds: int) -> StagingTable |
 def collect_garbage(journal: Journal, *, older_than: timedelta, owners: Collection[str] = ()) -> list[StagingTable]:
     """Drop staging tables that nobody will finish: idle for longer than that, and not of one of the (living) owners.
 
-    Staged batches keep theirs whatever their age; planned ones are marked failed, so that they can be sent again.
+    Staged batches keep theirs whatever their age; planned ones are marked failed, so that they can be sent again. Who holds a batch's lock is
+    at work on it.
     """
     journal.prepare()
     dropped: list[StagingTable] = []
     for table in fetch_staging(journal):
         if table.owner in owners or table.idle_seconds < older_than.total_seconds():
             continue
-        with journal.locks.hold(_lock_name(table.source, table.batch), journal.owner):
-            record = journal.read_batch(table.source, table.batch)
-            if record is not None and record.status == "staged":
-                continue
-            if record is not None and record.status == "planned":
-                journal.note_batch(table.source, table.batch, "failed", detail=f"orphaned by {table.owner}")
-            journal.server.command(f"DROP TABLE IF EXISTS {table.name.sql} SYNC")
-        dropped.append(table)
+        try:
+            if _drop_orphan(journal, table):
+                dropped.append(table)
+        except LockRefused:
+            continue
     return dropped
+
+
+def _drop_orphan(journal: Journal, table: StagingTable) -> bool:
+    with journal.locks.hold(_lock_name(table.source, table.batch), journal.owner):
+        record = journal.read_batch(table.source, table.batch)
+        if record is not None and record.status == "staged":
+            return False
+        if record is not None and record.status == "planned":
+            journal.note_batch(table.source, table.batch, "failed", detail=f"orphaned by {table.owner}")
+        journal.server.command(f"DROP TABLE IF EXISTS {table.name.sql} SYNC")
+    return True

@@ -101,6 +101,16 @@ def _unreachable(facts: Facts, rule: Rule) -> Iterator[Ailment]:
             )  # fmt: skip
 
 
+def _of_all(facts: Facts, rule: Rule) -> Iterator[Ailment]:
+    quorum = quorum_of({"insert_quorum": facts.value("insert_quorum") or 0})
+    every = [table for table in facts.replicated if 1 < table.replicas == needed(quorum, table.replicas)]
+    if _is_on(facts) and every and all(table.active_replicas == table.replicas for table in every):
+        yield rule.ailment(
+            f"user {facts.user}", f"insert_quorum = {quorum.size}, and {len(every)} tables have no more than {every[0].replicas} replicas",
+            "one replica more than the quorum", "-- add a replica",
+        )  # fmt: skip
+
+
 def _pointless(facts: Facts, rule: Rule) -> Iterator[Ailment]:
     if _is_on(facts) and facts.tables and not facts.replicated:
         yield rule.ailment(
@@ -172,6 +182,10 @@ RULES = (
     Rule(
         id="quorum-unreachable", severity="error", measured="insert_quorum against active replicas of each table", wanted="as many replicas alive", judge=_unreachable,
         why="Every insert waits for the quorum until it times out, and fails in doubt.",
+    ),
+    Rule(
+        id="quorum-of-all", severity="advice", measured="insert_quorum against the number of replicas of each table", wanted="one replica more", judge=_of_all,
+        why="Every write needs all replicas: one that is away for a restart stops ingestion.",
     ),
     Rule(
         id="quorum-without-replicas", severity="warn", measured="insert_quorum, and no declared table is replicated", wanted="0", judge=_pointless,

@@ -143,6 +143,8 @@ def test_garbage_is_collected_by_age_and_owner_but_never_of_staged_batches(serve
     dropped = collect_garbage(journal, older_than=timedelta(0), owners=["alive"])
     assert {table.batch for table in dropped} == {"orphan", "unknown"}
     assert {table.batch for table in fetch_staging(journal)} >= {"busy", "kept"}
+    with journal.locks.hold(f"batch {source} busy", "alive"):
+        assert collect_garbage(journal, older_than=timedelta(0)) == [], "somebody is at work on it"
     orphan = journal.read_batch(source, "orphan")
     assert orphan is not None and (orphan.status, orphan.detail) == ("failed", "orphaned by dead")
     server.command("DROP TABLE chmv.`stage.somebody.elses` SYNC")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from backlog_site import BacklogSite
 
 from chmv_assets import ingest
+from chmv_assets.core.batches import staging_name
 from chmv_assets.core.tuner import Action
 from chmv_assets.core.tunings import PARALLELISM
 from chmv_assets.ingest import Ingester
@@ -20,7 +22,7 @@ from chmv_assets.recovery_job import build_recovery_job
 from resources.clickhouse_resource import ClickHouseResource
 from resources.engine import EngineInfo
 from resources.executor import Executor
-from resources.journal import Journal
+from resources.journal import Journal, fetch_staging
 from resources.journal.diversions import note_diversion
 from resources.tuner import TuningStore
 from sensors.late_data import build_late_data_sensor
@@ -64,6 +66,32 @@ def test_a_diverted_source_stages_its_batches_and_the_next_ingest_after_it_commi
     last = ingester(site).run(str(folder))
     assert (last.held, last.resumed) == ((), report.held)
     assert site.totals() == dict.fromkeys(("events", "added", "named", "monthly"), 10)
+
+
+def test_an_ingest_drops_staging_that_nobody_writes_to_any_more(
+    site: BacklogSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "landing"
+    folder.mkdir()
+    source = site.name("events")
+    journal = Journal(site.server, owner="dead")
+    journal.prepare()
+    comment = json.dumps({"source": str(source), "batch": "lost", "owner": "dead"})
+    site.server.command(
+        f"CREATE TABLE {staging_name(source, 'lost').sql} (x UInt8) ENGINE = MergeTree ORDER BY x COMMENT '{comment}'"
+    )
+    journal.note_batch(source, "lost", "planned")
+
+    def staged() -> list[str]:
+        return [table.batch for table in fetch_staging(journal) if table.source == source]
+
+    ingester(site).run(str(folder))
+    assert staged() == ["lost"], "it is young"
+    monkeypatch.setattr(ingest, "_STAGING_KEPT", timedelta(0))
+    ingester(site).run(str(folder))
+    assert staged() == []
+    lost = journal.read_batch(source, "lost")
+    assert lost is not None and lost.status == "failed"
 
 
 @pytest.mark.parametrize(("ceiling", "expected"), [(None, 8), (2, 2), (1, 1)])

@@ -158,6 +158,10 @@ CASES: list[tuple[str, Facts, str, str, str, str]] = [
         "between any and 60", 'max_execution_time remove="1"',
     ),
     ("recovery-bounds", having(session={**SESSION, "max_execution_time": Setting(value="20", is_fixed=True)}), "user chmv", "error", "fixed at 20", "remove"),
+    (
+        "quorum-of-all", having(session=session(insert_quorum="auto", insert_quorum_timeout="9000"), tables=replicated(2, 2)), "user chmv", "advice",
+        "2 tables have no more than 2 replicas", "add a replica",
+    ),
     ("quorum-without-replicas", having(session=session(insert_quorum="2")), "user chmv", "warn", "none of 2 tables", ">0<"),
     (
         "quorum-timeout", having(session=session(insert_quorum="2"), tables=replicated(3, 3)), "user chmv", "warn", "600 s, our statements' timeout 315 s", ">60000<",
