@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -152,10 +152,13 @@ def make_rollback(server: Server, deploy: str = "") -> Plan:
             "deployment: found none in the journal but wanted one to take back. `chmv deploys` lists them."
         )
     plan = without_slots(store.plan_of(record))
-    folder = _folder_before(plan)
+    changed = {change.name: change for change in plan.changes if change.action != "none"}
+    for name in _mended(plan, store.declared_before(record, changed)):
+        changed.pop(name, None)
+    folder = _folder_before(plan, changed)
     files = [SourceFile(path=path, text=text) for path, text in folder]
     declared = build_catalog(files, default_database=plan.database).require_sound()
-    gone = [change.name for change in plan.changes if not change.before]
+    gone = [change.name for change in changed.values() if not change.before]
     # Who died behind a gate may have published rows of the new queries while all texts are still those of before.
     half_done = [name for cutover in plan.cutovers for name in cutover.targets] if record.status != "done" else []
     doubtful = [name for name in half_done if name in declared.objects]
@@ -173,10 +176,17 @@ def _from_kept(change: Change, deploy_id: str, kept: Collection[QName]) -> Chang
     return replace(change, why="it was put aside", early=(back,))
 
 
-def _folder_before(plan: Plan) -> tuple[tuple[str, str], ...]:
+def _mended(plan: Plan, before: Mapping[QName, str]) -> list[QName]:
+    """Objects that were declared just so before: the plan changed back what somebody had done by hand, and nobody wants that again.
+
+    Its target would be computed anew from all of the source by a query that never was meant to be.
+    """
+    return [name for name, digest in plan.digests if before.get(name) == digest]
+
+
+def _folder_before(plan: Plan, changed: Mapping[QName, Change]) -> tuple[tuple[str, str], ...]:
     """The objects of a plan as they were: changed ones by the server's text of then, all others as they are declared."""
     declared = catalog_of(plan)
-    changed = {change.name: change for change in plan.changes if change.action != "none"}
     found: list[tuple[str, str]] = []
     for name, made in declared_objects(declared).items():
         text = changed[name].before if name in changed else statement_of(made, plan.database)

@@ -121,15 +121,24 @@ class Router:
                 self.executor.create_database(database)
         for target in stale:
             self._unguard_all(target, live)
-            self.executor.drop_table(snapshot_name(target.name))
-            self.executor.drop_table(twin_name(target.name))
-        for target in (*new, *(one for one in stale if one not in new)):
+            self.renew(target.name)
+        for target in (one for one in new if one not in stale):
             if target.name in live.uuids:
                 self.executor.create_like(twin_name(target.name), target.name)
             self.executor.create_like(snapshot_name(target.name), twin_name(target.name))
         for target in made:
             self.executor.run_ddl(str(self.view_of(target.name)), self._render(target, live))
         return tuple(self.view_of(one.name) for one in made)
+
+    def renew(self, target: QName) -> None:
+        """Empty copies of the target's present shape take the place of those that are there: a reader's view never lacks a table that it names."""
+        fresh = side_name(target)
+        for table, model in ((twin_name(target), target), (snapshot_name(target), twin_name(target))):
+            self.executor.drop_table(fresh)
+            self.executor.create_like(fresh, model)
+            self.executor.create_like(table, model)  # if it is missing
+            self.executor.run_ddl(f"renew {table}", f"EXCHANGE TABLES {fresh.sql} AND {table.sql}")
+        self.executor.drop_table(fresh)
 
     def _shape_changed(self, target: Object, live: Live) -> bool:
         """Whether the target has other columns than its snapshot; one that readers are on is left alone."""

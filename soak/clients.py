@@ -140,12 +140,16 @@ class Reader(threading.Thread):
     holes: list[str] = field(default_factory=list)
     doubles: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)  # answers that are errors while the server is up
+    note: Callable[..., None] = lambda _event, **_facts: (
+        None
+    )  # to the timeline, when a table's answers turn wrong and when they turn right again
 
     def __post_init__(self) -> None:
         super().__init__(daemon=True)
         self.ended = threading.Event()
         self.server_down = threading.Event()
         self._seen: dict[tuple[str, str], list[tuple[float, int]]] = {}
+        self._wrong: set[str] = set()
 
     def __hash__(self) -> int:
         return id(self)
@@ -165,10 +169,29 @@ class Reader(threading.Thread):
                 except (ChmvError, OSError) as error:
                     if not self.server_down.is_set():
                         self.errors.append(f"{table}: {str(error)[:200]}")
+                        self.note("reader: error", table=table, error=str(error)[:300])
                     server = None
                     break
                 self.polls += 1
+                before = len(self.holes) + len(self.doubles)
                 self.judge(table, found, time.monotonic())
+                self._tell(table, found, before < len(self.holes) + len(self.doubles), server)
+
+    def _tell(self, table: str, found: Mapping[str, int], wrong: bool, server: Server) -> None:
+        """When it begins and when it ends, with what the target itself holds."""
+        if wrong == (table in self._wrong):
+            return
+        if not wrong:
+            self._wrong.discard(table)
+            self.note("reader: right again", table=table, found=dict(found))
+            return
+        self._wrong.add(table)
+        with suppress(ChmvError, OSError):
+            target = {
+                str(key): int(total) for key, total in server.rows(self.reads[table].replace("serving.", "shop."))
+            }
+            guards = server.rows(f"SELECT partition_id, max_block FROM chmv.guards FINAL WHERE target = 'shop.{table}'")
+            self.note("reader: wrong", table=table, found=dict(found), target=target, guards=guards)
 
     def judge(self, table: str, found: Mapping[str, int], now: float) -> None:
         """Compare one answer with what was there before."""

@@ -99,7 +99,7 @@ class Scene:
             Writer(self.site, 2.0, 3, table="shop.orders", owned=True, seed=seeds[3]),
         ]
         counted = dict.fromkeys(COUNTED, self.most)
-        self.reader = Reader(self.site, SOAK_READS, counted, 0.7)
+        self.reader = Reader(self.site, SOAK_READS, counted, 0.7, note=self.timeline.note)
 
     def most(self) -> int:
         """Rows of events that may be anywhere by now."""

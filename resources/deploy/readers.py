@@ -8,7 +8,7 @@ from __future__ import annotations
 from chmv_assets.core.catalog import Catalog
 from chmv_assets.core.deploy.changes import Cutover, Plan
 from chmv_assets.core.errors import DeployRefused
-from chmv_assets.core.serving import serving_targets, snapshot_name, twin_name
+from chmv_assets.core.serving import serving_targets, snapshot_name
 from resources.executor import Executor
 from resources.introspect import fetch_existing
 from resources.journal import Journal
@@ -34,8 +34,8 @@ def refresh_copies(executor: Executor, journal: Journal, catalog: Catalog, cutov
     served = [one for one in targets if snapshot_name(one.name) in there]
     if not served:
         return
+    router = Router(executor.server, journal, catalog, 0.0, log=executor.log)
     for one in served:
         if one.name in cutover.storage:
-            executor.drop_table(snapshot_name(one.name))
-            executor.drop_table(twin_name(one.name))
-    Router(executor.server, journal, catalog, 0.0, log=executor.log).refresh_snapshots(served)
+            router.renew(one.name)
+    router.refresh_snapshots(served)
