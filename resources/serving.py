@@ -80,6 +80,9 @@ class Router:
     max_age_seconds: float
     log: Callable[[str], None] = lambda _line: None
     clock: Callable[[], float] = time.time
+    only_declared: bool = (
+        False  # views ask for no column that is not declared: during a deployment, those are about to go
+    )
     _names: dict[QName, QName] = field(default_factory=dict)
 
     @cached_property
@@ -140,6 +143,18 @@ class Router:
             self.executor.run_ddl(f"renew {table}", f"EXCHANGE TABLES {fresh.sql} AND {table.sql}")
         self.executor.drop_table(fresh)
 
+    def narrow(self, targets: Sequence[Object]) -> tuple[Object, ...]:
+        """Views on the primary stop to ask for columns that are not declared any more, before these go; gives the targets of those views."""
+        live = self.look(targets)
+        narrowed: list[Object] = []
+        for target in targets:
+            view, listed = self.view_of(target.name), self._all_columns(target, live)
+            kept = _declared(target, listed)
+            if view in live.marks and self._route(target.name, live) == "primary" and 0 < len(kept) < len(listed):
+                self.executor.run_ddl(str(view), render_guard_view(view, target, kept))
+                narrowed.append(target)
+        return tuple(narrowed)
+
     def _shape_changed(self, target: Object, live: Live) -> bool:
         """Whether the target has other columns than its snapshot; one that readers are on is left alone."""
         now, copied = live.columns.get(target.name), live.columns.get(snapshot_name(target.name))
@@ -149,10 +164,17 @@ class Router:
         return live.routes[target].route if target in live.routes else "primary"
 
     def _render(self, target: Object, live: Live, route: Route | None = None) -> str:
-        listed = live.columns.get(target.name) or live.columns.get(twin_name(target.name)) or ()
-        columns = [name for name, _, kind in listed if kind not in _NOT_READ]
         render = render_guard_view if (route or self._route(target.name, live)) == "primary" else render_snapshot_view
-        return render(self.view_of(target.name), target, columns)
+        return render(self.view_of(target.name), target, self._columns(target, live))
+
+    def _columns(self, target: Object, live: Live) -> list[str]:
+        listed = self._all_columns(target, live)
+        return (_declared(target, listed) or listed) if self.only_declared else listed
+
+    def _all_columns(self, target: Object, live: Live) -> list[str]:
+        """What `SELECT *` of a target gives; of a target that is gone, what it gave."""
+        listed = live.columns.get(target.name) or live.columns.get(twin_name(target.name)) or ()
+        return [name for name, _, kind in listed if kind not in _NOT_READ]
 
     def refresh_snapshots(self, targets: Sequence[Object] | None = None) -> list[SnapshotResult]:
         """Copy partitions that changed since they were copied last, by links."""
@@ -308,6 +330,11 @@ class Router:
 
     def _now_ms(self) -> int:
         return int(self.clock() * 1000)
+
+
+def _declared(target: Object, names: Iterable[str]) -> list[str]:
+    declared = {column.name for column in target.columns}
+    return [name for name in names if name in declared]
 
 
 def _skipped(present: SnapshotResult, why: str) -> SnapshotResult:

@@ -28,7 +28,7 @@ from resources.clickhouse import Server
 from resources.deploy.compat import check_views, drop_trials
 from resources.deploy.cutover import CUTOVER, cut_over
 from resources.deploy.fresh import adopt_fresh
-from resources.deploy.readers import refresh_copies, require_primary
+from resources.deploy.readers import narrowed_readers, refresh_copies, require_primary
 from resources.deploy.store import DeployStore
 from resources.executor import Executor
 from resources.introspect import fetch_existing
@@ -180,6 +180,10 @@ class Applier:
             )
 
     def _carry_out(self, record: DeployRecord, plan: Plan, catalog: Catalog) -> Applied:
+        with narrowed_readers(self.executor, self.journal, catalog, plan):
+            return self._take_waves(record, plan, catalog)
+
+    def _take_waves(self, record: DeployRecord, plan: Plan, catalog: Catalog) -> Applied:
         started = self.executor.clock()
         waves = build_waves(plan, catalog)
         told = _Teller(sum(len(line) for wave in waves for line in wave), self.on_progress)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from deploy_changes import CHANGES
-from deploy_stage import Stage
+from deploy_stage import ALL, Stage
 
 from chmv_assets.core.errors import ChmvError, DeployRefused
 from chmv_assets.core.names import QName
+from chmv_assets.deploy import make_rollback, open_applier
 from resources.clickhouse import Server
 from resources.journal import Journal
 from resources.serving import Router
@@ -53,10 +56,29 @@ def test_serving_views_follow(stage: Stage, name: str) -> None:
         assert stage.server.rows(f"SELECT sum(web) FROM {now.view_of(QName(stage.database, 'daily')).sql}")[0][0] > 0
 
 
-def test_readers_meet_no_error_while_copies_of_another_shape_take_their_place(stage: Stage) -> None:
-    """The soak found it: for a moment there was no table that the view names."""
-    serving, target = serve(stage), QName(stage.database, "daily")
-    sql, errors, done = f"SELECT count() FROM {serving.view_of(target).sql}", list[str](), threading.Event()
+@pytest.mark.parametrize("also", ["", "another order"])
+def test_readers_of_other_columns_meet_no_error_when_one_goes_and_comes_back(stage: Stage, also: str) -> None:
+    """In place, and with a table of another shape."""
+    serving = serve(stage)
+    view = serving.view_of(QName(stage.database, "monthly"))
+    with reading(stage, f"SELECT sum(events) FROM {view.sql}") as errors:
+        CHANGES["removed_column"](stage)
+        if also:
+            stage.edit("40_monthly", ("ORDER BY (month, country)", "ORDER BY (country, month)"))
+        stage.apply(stage.plan())
+        assert stage.server.rows(
+            f"SELECT count() FROM system.columns WHERE database = '{view.database}' AND table = '{view.table}'"
+        ) == [(3,)]
+        open_applier(stage.server, lambda _line: None).apply(make_rollback(stage.server), ALL)
+    assert errors == []
+    sums = "SELECT sum(events), sum(amount) FROM {}"
+    assert stage.server.rows(sums.format(view.sql)) == stage.server.rows(sums.format(f"{stage.database}.monthly"))
+
+
+@contextmanager
+def reading(stage: Stage, sql: str) -> Iterator[list[str]]:
+    """Three readers without a pause; gives the errors that they meet."""
+    errors, done = list[str](), threading.Event()
 
     def read() -> None:
         with Server(stage.server.endpoint) as server:
@@ -69,12 +91,21 @@ def test_readers_meet_no_error_while_copies_of_another_shape_take_their_place(st
     readers = [threading.Thread(target=read) for _ in range(3)]
     for one in readers:
         one.start()
-    for number in range(10):
-        stage.server.command(f"ALTER TABLE {target.sql} ADD COLUMN extra_{number} UInt8")
-        serving.refresh_snapshots([one for one in serving.targets() if one.name == target])
-    done.set()
-    for one in readers:
-        one.join()
+    try:
+        yield errors
+    finally:
+        done.set()
+        for one in readers:
+            one.join()
+
+
+def test_readers_meet_no_error_while_copies_of_another_shape_take_their_place(stage: Stage) -> None:
+    """The soak found it: for a moment there was no table that the view names."""
+    serving, target = serve(stage), QName(stage.database, "daily")
+    with reading(stage, f"SELECT count() FROM {serving.view_of(target).sql}") as errors:
+        for number in range(10):
+            stage.server.command(f"ALTER TABLE {target.sql} ADD COLUMN extra_{number} UInt8")
+            serving.refresh_snapshots([one for one in serving.targets() if one.name == target])
     assert errors == []
 
 
