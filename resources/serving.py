@@ -47,6 +47,7 @@ from chmv_assets.core.serving_journal import (
 )
 from resources.clickhouse import Server
 from resources.executor import Executor
+from resources.introspect import fetch_existing
 from resources.journal import Journal
 from resources.serving_live import Live, fetch_live, fetch_routes
 
@@ -145,12 +146,16 @@ class Router:
 
     def narrow(self, targets: Sequence[Object]) -> tuple[Object, ...]:
         """Views on the primary stop to ask for columns that are not declared any more, before these go; gives the targets of those views."""
-        live = self.look(targets)
+        there = fetch_existing(self.server, [self.view_of(one.name) for one in targets])
+        served = [one for one in targets if self.view_of(one.name) in there]
+        if not served:
+            return ()
+        live = self.look(served)
         narrowed: list[Object] = []
-        for target in targets:
+        for target in served:
             view, listed = self.view_of(target.name), self._all_columns(target, live)
             kept = _declared(target, listed)
-            if view in live.marks and self._route(target.name, live) == "primary" and 0 < len(kept) < len(listed):
+            if self._route(target.name, live) == "primary" and 0 < len(kept) < len(listed):
                 self.executor.run_ddl(str(view), render_guard_view(view, target, kept))
                 narrowed.append(target)
         return tuple(narrowed)
