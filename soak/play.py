@@ -145,7 +145,7 @@ def _do(scene: Scene, name: str, action: Action, done: Counter[str]) -> None:
         facts = dict(action(scene))
         done[name] += 1
     except (ChmvError, OSError) as error:  # refused, as it may be while something is broken or another one works on it
-        facts = {"refused": str(error)[:300]}
+        facts = {"refused": str(error)[:3000]}
         done[f"{name}, refused"] += 1
     scene.timeline.note(name, **facts, took=round(time.monotonic() - started, 1))
 

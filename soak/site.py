@@ -9,6 +9,8 @@ import json
 import os
 import signal
 import socket
+import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+from chmv_assets.core.errors import EngineError
 from chmv_assets.core.statements import SourceFile, split_statements
 from chmv_assets.pipeline import Pipeline, load_pipeline
 from chmv_assets.recovery.routes import open_router
@@ -56,6 +59,7 @@ CREATE MATERIALIZED VIEW shop.checked_mv TO shop.checked AS SELECT toDate(at) AS
 """
 TARGETS = ("hourly", "monthly", "latest", "by_country", "checked")
 DAYS, BASE_ROWS = 5, 5000
+_STARTS = 5  # of a server that was killed
 USERS = 200
 READS = {
     "hourly": "SELECT toString(toDate(hour)), sum(n) FROM serving.hourly GROUP BY 1",
@@ -107,14 +111,19 @@ class Site:
         part.rename(landing / f"{name}.jsonl")
 
     def kill_engine(self) -> None:
-        """SIGKILL, and a supervisor that starts it again."""
+        """SIGKILL, and a supervisor that starts it again, a few times if it has to."""
         assert self.engine.pid is not None
         os.kill(self.engine.pid, signal.SIGKILL)
-        self.engine = start_engine(
-            EngineOptions(
-                data_dir=self.folder / "engine", http_port=self.engine.http_port, tcp_port=self.engine.tcp_port or 0
-            )
-        )
+        ports = {"http_port": self.engine.http_port, "tcp_port": self.engine.tcp_port or 0}
+        for left in reversed(range(_STARTS)):
+            try:
+                self.engine = start_engine(EngineOptions(data_dir=self.folder / "engine", **ports))
+                return
+            except EngineError as error:
+                if not left:
+                    raise
+                sys.stderr.write(f"the server did not start, once more: {error}\n")
+                time.sleep(2)
 
 
 def free_port() -> int:
