@@ -15,7 +15,7 @@ from chmv_assets.core.outages import OUTAGES, OutageStatus
 from chmv_assets.core.own_tables import OWN_DATABASE
 from chmv_assets.core.rebuild_journal import REBUILDS
 from chmv_assets.core.recovery import RECOVERIES, RUNNING_SECONDS
-from chmv_assets.core.serving_journal import GUARDS
+from chmv_assets.core.serving_journal import GUARDS, render_least_offset
 from resources.clickhouse import Server
 
 FAILURES_KEPT = 100  # per view; more failures do not say more
@@ -185,9 +185,10 @@ def _render_lost(*, has_log: bool) -> str:
     )
     return (
         "SELECT 'lost', g.target, g.partition_id, '', toInt64(g.max_block), toInt64(0), emptyArrayInt64() FROM "
-        "(SELECT target, replaceAll(target, '`', '') AS plain, partition_id, max_block, table_uuid, copied_ms "
+        "(SELECT target, replaceAll(target, '`', '') AS plain, partition_id, max_block, table_uuid, copied, copied_ms "
         f"FROM {GUARDS.sql} FINAL WHERE max_block >= 0 AND partition_id != '') AS g LEFT JOIN "
-        "(SELECT concat(database, '.', table) AS plain, partition_id, min(min_block_number) AS block FROM system.parts "
+        "(SELECT concat(database, '.', table) AS plain, partition_id, min(min_block_number) AS block, max(rows) AS largest, "
+        "max(data_version != min_block_number) AS is_mutated FROM system.parts "
         f"WHERE active AND rows > 0 AND database IN {{databases:Array(String)}} AND concat(database, '.', table) IN ({_GUARDED}) "
         "GROUP BY database, table, partition_id) AS p "  # by columns, then the name: not one string per part
         "ON p.plain = g.plain AND p.partition_id = g.partition_id LEFT JOIN "
@@ -195,6 +196,7 @@ def _render_lost(*, has_log: bool) -> str:
         f"WHERE database IN {{databases:Array(String)}} AND concat(database, '.', name) IN ({_GUARDED})) AS t ON t.plain = g.plain"
         + (emptied if has_log else "")
         + " WHERE p.partition_id = '' OR p.block > g.max_block OR t.uuid != g.table_uuid"
+        + f" OR (NOT p.is_mutated AND p.largest <= {render_least_offset('g.copied')})"
         + (" OR e.ms > g.copied_ms" if has_log else "")
     )
 

@@ -26,7 +26,9 @@ from chmv_assets.core.serving import (
     CopyPlan,
     Held,
     copy_survived,
+    describe_copy,
     is_guarded,
+    least_offset,
     mark_in,
     plan_copy,
     render_guard_view,
@@ -246,7 +248,7 @@ class Router:
             now = self.look([target])
             if now.uuids.get(name) == live.uuids.get(name):
                 held = now.parts.get(name, {})
-                good = [one for one in plan.copy if copy_survived(before[one], held.get(one))]
+                good = [one for one in plan.copy if copy_survived(target, before[one], held.get(one))]
             for ids in _chunks(good):
                 executor.replace_partitions(snapshot_name(name), ids, side)
         for one in plan.drop:
@@ -269,7 +271,7 @@ class Router:
         uuid = live.uuids[target.name]
         return Guard(
             target=target.name, partition_id=partition_id, max_block=held.max_block if guarded else UNGUARDED, table_uuid=uuid,
-            copied=f"{uuid} {held.fingerprint}", copied_ms=self._now_ms(), version=self.journal.versions.next(),
+            copied=describe_copy(uuid, held, least_offset(target, held)), copied_ms=self._now_ms(), version=self.journal.versions.next(),
         )  # fmt: skip
 
     def _complete(self, done: SnapshotResult, plan: CopyPlan, started: float) -> SnapshotResult:

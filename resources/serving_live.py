@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from chmv_assets.core.names import QName
 from chmv_assets.core.outages import Outage, decode_outage, read_outages
-from chmv_assets.core.own_tables import Statement
 from chmv_assets.core.serving import SERVING_DATABASE, WHOLE, Held, is_lost, snapshot_name, twin_name
 from chmv_assets.core.serving_journal import Guard, RouteRecord, decode_guard, decode_route, read_guards, read_routes
 from resources.clickhouse import Server
@@ -59,10 +58,10 @@ def fetch_live(server: Server, cluster: str, names: Sequence[QName]) -> Live:
     ):
         columns.setdefault(QName(database, table), []).append((str(name), str(kind), str(default)))
     guards: dict[QName, dict[str, Guard]] = {}
-    for row in journal_rows(server, read_guards(names, cluster)):
+    for row in server.fetch_if_there(read_guards(names, cluster)):
         guard = decode_guard(row)
         guards.setdefault(guard.target, {})[guard.partition_id] = guard
-    found = journal_rows(server, read_outages(cluster, statuses=("open", "isolated")))
+    found = server.fetch_if_there(read_outages(cluster, statuses=("open", "isolated")))
     return Live(
         uuids={QName(database, name): str(uuid) for database, name, uuid, _ in made},
         marks={QName(database, name): str(comment) for database, name, _, comment in made},
@@ -76,21 +75,21 @@ def fetch_live(server: Server, cluster: str, names: Sequence[QName]) -> Live:
 
 def fetch_routes(server: Server, cluster: str) -> dict[QName, RouteRecord]:
     """The present route of each target that was ever switched."""
-    return {record.target: record for record in map(decode_route, journal_rows(server, read_routes(cluster)))}
+    return {record.target: record for record in map(decode_route, server.fetch_if_there(read_routes(cluster)))}
 
 
 def _parts(server: Server, tables: Sequence[QName]) -> dict[QName, dict[str, Held]]:
     rows = server.rows(
         "SELECT database, table, partition_id, sum(rows), min(min_block_number), max(max_block_number), "
-        "max(if(data_version = min_block_number, 0, data_version)) FROM system.parts "
+        "max(if(data_version = min_block_number, 0, data_version)), max(rows), maxIf(rows, level > 0) FROM system.parts "
         "WHERE active AND rows > 0 AND (database, table) IN {tables:Array(Tuple(String, String))} GROUP BY database, table, partition_id",
         {"tables": [(name.database, name.table) for name in tables]},
     )
     emptied = _emptied(server, tables)
     found: dict[QName, dict[str, Held]] = {}
-    for database, table, partition_id, count, low, high, version in rows:
+    for database, table, partition_id, count, low, high, version, largest, merged in rows:
         at = emptied.get((database, table, partition_id), 0)
-        held = Held(int(count), int(low), int(high), int(version), at)
+        held = Held(int(count), int(low), int(high), int(version), at, int(largest), int(merged))
         found.setdefault(QName(database, table), {})[str(partition_id)] = held
     return found
 
@@ -105,8 +104,3 @@ def _emptied(server: Server, tables: Sequence[QName]) -> dict[tuple[str, str, st
         {"tables": [(name.database, name.table) for name in tables]},
     )
     return {(str(database), str(table), str(one)): int(at) for database, table, one, at in rows}
-
-
-def journal_rows(server: Server, statement: Statement) -> list[tuple[object, ...]]:
-    """Rows of a journal's table; none if there is no such table yet."""
-    return server.rows_if_there(statement.sql, statement.parameters, statement.settings)

@@ -4,9 +4,10 @@
                             └─ route snapshot: chmv_snapshots.`shop.x` alone
 
 Invariant of the guard view: a partition is shown from one side, never from both or none. It is *lost* if the primary has no part that
-already stood there when the partition was copied (`guards.max_block`). That is asked of the very parts that the query reads (virtual
-columns, one shared storage snapshot per query), and guards are read after them: two looks at `system.parts` would leave a gap of some
-milliseconds. Who does all this is `resources.serving`.
+already stood there when the partition was copied (`guards.max_block`), or no part of half the size of the largest one of then. The latter because
+a DROP leaves an empty part for a moment that covers the blocks of before: rows that are merged with it look as old as those that are gone, which
+under busy writers is every second DROP. That is asked of the very parts that the query reads (virtual columns, one shared storage snapshot per
+query), and guards are read after them: two looks at `system.parts` would leave a gap of some milliseconds. Who does all this is `resources.serving`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Literal
 from chmv_assets.core.catalog import Catalog
 from chmv_assets.core.model import Object, family
 from chmv_assets.core.names import QName, quote_identifier, quote_string
-from chmv_assets.core.serving_journal import GUARDS, Guard, Route
+from chmv_assets.core.serving_journal import GUARDS, Guard, Route, render_least_offset
 
 SERVING_DATABASE = "serving"
 SNAPSHOT_DATABASE = "chmv_snapshots"
@@ -29,6 +30,8 @@ UNGUARDED = -1  # nothing is known of the partition: what the primary shows is r
 ANY_BLOCK = 2**62  # just rebuilt: any part counts, only a partition that is gone is lost
 WHOLE = ""  # the partition id of the row that says when all of a target was looked at
 Status = Literal["ACTIVE", "DEGRADED", "STALE"]
+_GROWING = ("plain", "replacing", "summing", "aggregating", "coalescing")  # a merge keeps a row of every key
+_OFFSETS = tuple(2**power - 1 for power in range(41))  # where parts are asked whether they are so large
 _READ_FINAL = ("replacing", "collapsing", "versionedcollapsing", "coalescing")
 
 
@@ -118,14 +121,16 @@ def render_snapshot_view(view: QName, target: Object, columns: Sequence[str]) ->
 
 
 def _render_lost(name: QName, both: str) -> str:
-    """WITH: the lowest block of each partition that this query reads, then the guards that none of them satisfies.
+    """WITH: of each partition that this query reads the lowest block, the largest offset among ours and the last mutation, then the guards that these do
+    not satisfy.
 
-    Row 0 of each part is enough to know of it, also where it was deleted lightly.
+    A few rows of each part are enough to know of it, also where they were deleted lightly; the server finds them by their offsets without a scan.
     """
+    words = "splitByChar('_', substring(_part, length(_partition_id) + 2))"  # of a part's name: first block, last block, level, mutation
     held = (
-        "SELECT mapFromArrays(groupArray(chmv_id), groupArray(chmv_block)) FROM (SELECT _partition_id AS chmv_id, "
-        "min(toInt64(extract(substring(_part, length(_partition_id) + 2), '^[0-9]+'))) AS chmv_block "
-        f"FROM {both} WHERE _part_offset = 0 GROUP BY chmv_id SETTINGS apply_deleted_mask = 0)"
+        "SELECT mapFromArrays(groupArray(chmv_id), groupArray((chmv_block, chmv_offset, chmv_mutation))) FROM (SELECT _partition_id AS chmv_id, "
+        f"min(toInt64({words}[1])) AS chmv_block, max(toInt64(_part_offset)) AS chmv_offset, max(toInt64OrZero({words}[4])) AS chmv_mutation "
+        f"FROM {both} WHERE _part_offset IN {_OFFSETS} GROUP BY chmv_id SETTINGS apply_deleted_mask = 0)"
     )
     uuid = (
         "SELECT toString(any(uuid)) FROM system.tables "
@@ -133,7 +138,8 @@ def _render_lost(name: QName, both: str) -> str:
     )
     lost = (
         f"SELECT groupArray(partition_id) FROM {GUARDS.sql} FINAL WHERE target = {quote_string(str(name))} AND max_block >= 0 AND "
-        "(NOT mapContains(chmv_held, partition_id) OR chmv_held[partition_id] > max_block OR table_uuid != chmv_uuid)"
+        "(NOT mapContains(chmv_held, partition_id) OR chmv_held[partition_id].1 > max_block OR table_uuid != chmv_uuid OR "
+        f"(chmv_held[partition_id].3 = 0 AND chmv_held[partition_id].2 < {render_least_offset()}))"
     )
     return f"WITH ({held}) AS chmv_held, ({uuid}) AS chmv_uuid, ({lost}) AS chmv_lost"
 
@@ -171,6 +177,8 @@ class Held:
     max_block: int
     data_version: int
     emptied_ms: int = 0  # when it was dropped last, if the server's log of parts knows
+    largest: int = 0  # rows of its largest part
+    largest_merged: int = 0  # of those that a merge has made
 
     @property
     def fingerprint(self) -> str:
@@ -178,14 +186,38 @@ class Held:
 
 
 def is_lost(guard: Guard | None, held: Held | None, table_uuid: str) -> bool:
-    """Whether a partition's rows are gone from the primary; the same rule as in the view, which cannot look at the log of parts.
-
-    An empty part that a DROP leaves for a moment covers the blocks of before; rows that are merged with it look as old as those that are gone.
-    """
+    """Whether a partition's rows are gone from the primary; the same rule as in the view, which cannot look at the log of parts."""
     if guard is None or guard.max_block < 0:
         return False
-    is_younger = held is None or held.min_block > guard.max_block or held.emptied_ms > guard.copied_ms
-    return is_younger or guard.table_uuid != table_uuid
+    if held is None or guard.table_uuid != table_uuid:
+        return True
+    is_younger = held.min_block > guard.max_block or held.emptied_ms > guard.copied_ms
+    return is_younger or has_shrunk(guard.least_offset, held)
+
+
+def least_offset(target: Object, held: Held) -> int:
+    """An offset that some part of the partition reaches from now on, whatever is inserted and merged; 0: that is not known.
+
+    The largest part only grows, since merges keep a row of every key. Half of its rows is asked for, down to a power of two: a view can ask for forty
+    offsets. Nothing is known where rows may go by themselves (TTL, collapsing engines) and of mutated partitions: rows that are deleted lightly go
+    with a later merge.
+
+    """
+    kind = family(target.engine)
+    if held.data_version or target.ttl or kind not in _GROWING:
+        return 0
+    rows = held.largest if kind == "plain" else held.largest_merged  # inserts may bring a key twice
+    return int(2 ** ((rows // 2).bit_length() - 1)) - 1 if rows > 1 else 0
+
+
+def has_shrunk(least: int, held: Held) -> bool:
+    """Whether no part reaches the offset any more although nobody has mutated the partition."""
+    return bool(least) and not held.data_version and held.largest <= least
+
+
+def describe_copy(table_uuid: str, held: Held, least: int) -> str:
+    """`Guard.copied`."""
+    return f"{table_uuid} {held.fingerprint} {least}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,14 +236,16 @@ def plan_copy(held: dict[str, Held], copied: dict[str, Held], guards: dict[str, 
     kept = [one for one in held if one not in lost]
     copy = sorted(
         one for one in kept
-        if one not in copied or one not in guards or guards[one].copied != f"{table_uuid} {held[one].fingerprint}"
+        if one not in copied or one not in guards or guards[one].state != f"{table_uuid} {held[one].fingerprint}"
     )  # fmt: skip
     return CopyPlan(tuple(copy), tuple(one for one in ids if one not in held and one not in lost), tuple(lost))
 
 
-def copy_survived(before: Held, now: Held | None) -> bool:
-    """Whether a partition was not lost while it was copied: some part from before is still there."""
-    return now is not None and now.min_block <= before.max_block
+def copy_survived(target: Object, before: Held, now: Held | None) -> bool:
+    """Whether a partition was not lost while it was copied: some part from before is still there, and a large one."""
+    if now is None or now.min_block > before.max_block or now.emptied_ms > before.emptied_ms:
+        return False
+    return not has_shrunk(least_offset(target, before), now)
 
 
 def snapshot_refusal(target: QName, snapshot_ms: int, now_ms: int, max_age_seconds: float) -> str:

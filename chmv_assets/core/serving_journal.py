@@ -45,9 +45,19 @@ class Guard:
     partition_id: str
     max_block: int
     table_uuid: str = ""
-    copied: str = ""  # the primary's fingerprint at that moment
+    copied: str = ""  # at that moment: the table's uuid, rows, highest block, data version, and the offset that a part reaches since
     copied_ms: int = 0
     version: int = 0
+
+    @property
+    def state(self) -> str:
+        """What was copied: while the primary is just so, there is nothing new to copy."""
+        return " ".join(self.copied.split(" ")[:4])
+
+    @property
+    def least_offset(self) -> int:
+        """See `serving.least_offset`; 0 also where an older chmv has written the guard."""
+        return int("".join(self.copied.split(" ")[4:5]) or 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +78,11 @@ def render_create_guards(cluster: str = "") -> str:
     """The journal's table of copied partitions."""
     columns = [f"{name} {kind}" for name, kind in _GUARD_COLUMNS.items()]
     return render_own_table(GUARDS, columns, ("target", "partition_id"), cluster)
+
+
+def render_least_offset(copied: str = "copied") -> str:
+    """`Guard.least_offset` in SQL."""
+    return f"toInt64OrZero(splitByChar(' ', {copied})[5])"
 
 
 def write_guards(guards: Sequence[Guard], cluster: str = "") -> Statement:

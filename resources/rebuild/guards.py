@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from chmv_assets.core.names import QName
 from chmv_assets.core.serving import ANY_BLOCK, UNGUARDED
-from chmv_assets.core.serving_journal import GUARDS, Guard, write_guards
+from chmv_assets.core.serving_journal import GUARDS, Guard, render_least_offset, write_guards
 from chmv_assets.process_identity import VERSIONS
 
 if TYPE_CHECKING:
@@ -65,9 +65,11 @@ def _read(bench: Workbench, target: QName, ids: Sequence[str]) -> list[tuple[str
         return []
     rows = bench.executor.server.rows_if_there(
         "WITH (SELECT toString(any(uuid)) FROM system.tables WHERE database = {d:String} AND name = {t:String}) AS uuid, "
-        "(SELECT mapFromArrays(groupArray(id), groupArray(block)) FROM (SELECT partition_id AS id, min(min_block_number) AS block "
+        "(SELECT mapFromArrays(groupArray(id), groupArray((block, largest, is_mutated))) FROM (SELECT partition_id AS id, "
+        "min(min_block_number) AS block, max(rows) AS largest, max(data_version != min_block_number) AS is_mutated "
         "FROM system.parts WHERE active AND rows > 0 AND database = {d:String} AND table = {t:String} GROUP BY id)) AS held "
-        "SELECT partition_id, uuid, table_uuid != uuid OR NOT mapContains(held, partition_id) OR held[partition_id] > max_block "
+        "SELECT partition_id, uuid, table_uuid != uuid OR NOT mapContains(held, partition_id) OR held[partition_id].1 > max_block "
+        f"OR (NOT held[partition_id].3 AND held[partition_id].2 <= {render_least_offset()}) "
         f"FROM {GUARDS.sql} FINAL WHERE target = {{target:String}} AND max_block >= 0 AND has({{ids:Array(String)}}, partition_id)",
         {"d": target.database, "t": target.table, "target": str(target), "ids": list(ids)},
     )
@@ -98,4 +100,4 @@ def _write(bench: Workbench, target: QName, ids: Sequence[str], dropped: Collect
     ]  # fmt: skip
     if guards:
         statement = write_guards(guards, bench.cluster)
-        bench.executor.server.command(statement.sql, statement.parameters, statement.settings)
+        bench.executor.server.run(statement)

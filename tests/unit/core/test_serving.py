@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -15,8 +16,10 @@ from chmv_assets.core.serving import (
     Held,
     TargetFacts,
     copy_survived,
+    has_shrunk,
     is_guarded,
     is_lost,
+    least_offset,
     mark_in,
     plan_copy,
     quote_regex,
@@ -44,8 +47,8 @@ CREATE MATERIALIZED VIEW shop.kept_mv TO shop.kept AS SELECT id FROM shop.s;
 CATALOG = build_catalog([SourceFile(path="ddl.sql", text=DDL)])
 
 
-def held(rows: int = 10, low: int = 1, high: int = 5, version: int = 0) -> Held:
-    return Held(rows, low, high, version)
+def held(rows: int = 10, low: int = 1, high: int = 5, version: int = 0, largest: int = 10, emptied: int = 0) -> Held:
+    return Held(rows, low, high, version, emptied, largest, largest)
 
 
 def guard(block: int, partition: str = "p", copied: str = "u 10 5 0", uuid: str = "u") -> Guard:
@@ -104,6 +107,10 @@ def test_views_tell_their_text_by_a_mark() -> None:
         (guard(5), held(), "another table", True),
         (guard(ANY_BLOCK), held(low=10**9), "u", False),
         (guard(ANY_BLOCK), None, "u", True),
+        (guard(5, copied="u 10 5 0 3"), held(largest=4), "u", False),
+        (guard(5, copied="u 10 5 0 3"), held(largest=3), "u", True),
+        (guard(5, copied="u 10 5 0 3"), held(largest=3, version=9), "u", False),
+        (guard(5, copied="u 10 5 0 0"), held(largest=1), "u", False),
     ],
 )
 def test_lost_is_what_has_no_part_from_before(guarded: Guard | None, now: Held | None, uuid: str, lost: bool) -> None:
@@ -131,9 +138,35 @@ def test_what_changed_is_copied_and_what_was_lost_is_kept(
 
 
 def test_a_copy_counts_if_some_part_from_before_is_still_there() -> None:
-    assert copy_survived(held(), held(high=9))
-    assert not copy_survived(held(), held(low=6, high=9))
-    assert not copy_survived(held(), None)
+    target = CATALOG.objects[X]
+    assert copy_survived(target, held(), held(high=9))
+    assert not copy_survived(target, held(), held(low=6, high=9))
+    assert not copy_survived(target, held(), None)
+    assert not copy_survived(target, held(), held(high=9, largest=3)), "what is left was merged with what a DROP leaves"
+    assert not copy_survived(target, held(), held(high=9, emptied=1))
+
+
+@pytest.mark.parametrize(
+    ("engine", "ttl", "now", "wanted"),
+    [
+        ("MergeTree", "", held(largest=18807), 8191),
+        ("MergeTree", "", held(largest=4), 1),
+        ("MergeTree", "", held(largest=3), 0),
+        ("MergeTree", "", held(largest=0), 0),
+        ("MergeTree", "ts + INTERVAL 1 DAY", held(largest=18807), 0),
+        ("MergeTree", "", held(largest=18807, version=3), 0),
+        ("CollapsingMergeTree", "", held(largest=18807), 0),
+        ("GraphiteMergeTree", "", held(largest=18807), 0),
+        ("ReplicatedSummingMergeTree", "", held(largest=18807), 8191),
+        ("SummingMergeTree", "", Held(9, 1, 5, 0, 0, 18807, 0), 0),
+    ],
+)
+def test_how_large_a_part_has_to_be_is_known_where_nothing_goes_by_itself(
+    engine: str, ttl: str, now: Held, wanted: int
+) -> None:
+    target = replace(CATALOG.objects[X], engine=engine, ttl=ttl)
+    assert least_offset(target, now) == wanted
+    assert not has_shrunk(wanted, now), "never of what was just seen"
 
 
 def test_no_snapshot_and_an_old_one_are_refused() -> None:
