@@ -63,7 +63,7 @@ class Bench:
         apply_ddl(self.server)
         size = demo_size(self.rows)
         for statement in build_dimension_statements(size):
-            self.server.command(statement.sql, statement.parameters, statement.settings)
+            self.server.run(statement)
         self.server.command("SYSTEM RELOAD DICTIONARY shop.users_dict")
         load = DemoLoad(size=size, seed=7, start=START, end=START + timedelta(days=2), arrival="server")
         for number, first in enumerate(range(0, self.rows, FILE_ROWS)):

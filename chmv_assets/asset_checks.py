@@ -1,8 +1,8 @@
 """Asset checks: cheap ones, one step for every 250 objects with a constant number of queries, and one that compares data.
 
 The latter has a step per target, since it runs between the target and what is downstream, and blocks that. A check's name is a
-statement that is true when green. Checks look; they never repair. Each is a description and a judge; how they become steps is
-the same for all.
+statement that is true when green. Checks look; they never repair. Each is a description and a judge; how they become steps
+is in `check_steps`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import dagster as dg
 
+from chmv_assets.check_steps import Judgement, checks_definition, declared_targets, share_out
 from chmv_assets.collector import collector_paused
 from chmv_assets.core.names import QName
-from chmv_assets.ddl_judgement import EQUAL, Judgement, ddl_judgement
-from chmv_assets.drift import declared_names
+from chmv_assets.ddl_judgement import EQUAL, ddl_judgement
 from chmv_assets.failures import told_to_dagster
 from chmv_assets.fitness_check import (
     FIT,
@@ -30,7 +30,6 @@ from chmv_assets.fitness_check import (
 )
 from chmv_assets.pipeline import Pipeline
 from chmv_assets.reconcile_check import DESCRIPTION, MATCHES, judge_target
-from chmv_assets.steps import build_op
 from chmv_assets.translator import AssetTranslator
 from resources.clickhouse import Server
 from resources.clickhouse_resource import ClickHouseResource
@@ -38,9 +37,6 @@ from resources.introspect import LiveObject, fetch_objects
 
 HOOKED = "view_is_hooked"
 _RECENT = 5  # materializations of others that may have been noted since our run's own
-_OUT = dg.Out(is_required=False)
-_OBJECTS_PER_STEP = 250  # Dagster loads a step in time quadratic in its checks: 0.7 s per job for 2,000 of them
-
 
 Judge = Callable[[Pipeline, Server, Sequence[LiveObject], Sequence[QName]], Mapping[QName, Judgement]]
 
@@ -57,8 +53,7 @@ def build_asset_checks(pipeline: Pipeline, translator: AssetTranslator | None = 
     translator = translator or AssetTranslator()
     objects = pipeline.catalog.objects.items()
     views = [name for name, made in objects if made.kind == "materialized_view"]
-    declared = declared_names(pipeline.catalog)
-    targets = list(dict.fromkeys(made.target for _, made in objects if made.target in pipeline.catalog.objects))
+    declared = list(pipeline.catalog.declared())
     with collector_paused():
         cheap = [
             _build_step(check, step, pipeline, some, translator)
@@ -68,11 +63,11 @@ def build_asset_checks(pipeline: Pipeline, translator: AssetTranslator | None = 
                 (_FIT, triggering_sources(pipeline)),
                 (_LIMITS_FIT, limited_targets(pipeline)),
             )
-            for step, some in _steps(check.name, names)
+            for step, some in share_out(check.name, names)
         ]
         return cheap + [
             _build_comparison(f"{MATCHES}_{at}_{_plain(target)}", pipeline, target, translator)
-            for at, target in enumerate((name for name in targets if name is not None), start=1)
+            for at, target in enumerate(declared_targets(pipeline.catalog), start=1)
         ]
 
 
@@ -90,23 +85,14 @@ def _build_comparison(
     def run(context: dg.AssetCheckExecutionContext, clickhouse: ClickHouseResource) -> Iterator[dg.AssetCheckResult]:
         made = context.instance.fetch_materializations(key, limit=_RECENT).records
         with told_to_dagster(target), clickhouse.connect(run_id=context.run.run_id, check=MATCHES) as server:
-            verdict = judge_target(
+            found = judge_target(
                 pipeline, server, target, context.run.tags, context.log.info,
                 was_materialized=any(one.run_id == context.run.run_id for one in made),
             )  # fmt: skip
-        yield dg.AssetCheckResult(
-            passed=verdict.passed, asset_key=key, check_name=MATCHES, severity=verdict.severity,
-            description=verdict.description, metadata=verdict.metadata,
-        )  # fmt: skip
+        yield found.result(key, MATCHES)
 
     spec = dg.AssetCheckSpec(MATCHES, asset=key, description=DESCRIPTION, blocking=True)
-    return _checks_definition(step, [spec], run)
-
-
-def _steps(check: str, names: Sequence[QName]) -> Iterator[tuple[str, Sequence[QName]]]:
-    """Share the objects out to steps; the first one is called like the check."""
-    for number, first in enumerate(range(0, len(names), _OBJECTS_PER_STEP), start=1):
-        yield check if number == 1 else f"{check}_{number}", names[first : first + _OBJECTS_PER_STEP]
+    return checks_definition(step, [spec], run)
 
 
 def _build_step(
@@ -121,32 +107,10 @@ def _build_step(
         with told_to_dagster(), clickhouse.connect(run_id=context.run.run_id, check=check.name) as server:
             found = check.judge(pipeline, server, fetch_objects(server), selected)
         for name in selected:
-            yield dg.AssetCheckResult(
-                passed=found[name].passed,
-                asset_key=keys[name],
-                check_name=check.name,
-                severity=found[name].severity,
-                description=found[name].description,
-                metadata=found[name].metadata,
-            )
+            yield found[name].result(keys[name], check.name)
 
     specs = [dg.AssetCheckSpec(check.name, asset=key, description=check.description) for key in keys.values()]
-    return _checks_definition(step, specs, run)
-
-
-def _checks_definition(
-    step: str, specs: Sequence[dg.AssetCheckSpec], run: Callable[..., Iterator[dg.AssetCheckResult]]
-) -> dg.AssetChecksDefinition:
-    """One op for many checks; by hand, because the decorator derives names from keys, and a table may be called anything."""
-    inputs = {f"asset_{at}": spec.asset_key for at, spec in enumerate(specs)}
-    outputs = {f"check_{at}": spec for at, spec in enumerate(specs)}
-    made: dg.AssetChecksDefinition = dg.AssetChecksDefinition.create(
-        node_def=build_op(step, run, inputs=inputs, outputs=dict.fromkeys(outputs, _OUT)),
-        keys_by_input_name=inputs,
-        check_specs_by_output_name=outputs,
-        can_subset=True,
-    )
-    return made
+    return checks_definition(step, specs, run)
 
 
 def _judge_hooks(

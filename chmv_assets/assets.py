@@ -14,9 +14,9 @@ from datetime import date
 import dagster as dg
 
 from chmv_assets.collector import collector_paused
+from chmv_assets.core.groups import group_of
 from chmv_assets.core.model import VIEW_KINDS, Edge, Object, ViewFacts
 from chmv_assets.core.names import QName
-from chmv_assets.core.settings import ObjectPolicy
 from chmv_assets.ingest_asset import INGEST_POOL
 from chmv_assets.materialize import compute_of, has_landing
 from chmv_assets.partitions import backfill_policy, partitions_definition
@@ -53,7 +53,7 @@ def build_props(pipeline: Pipeline, start: date) -> Iterator[NodeProps]:
         yield NodeProps(
             node=catalog.objects[name],
             role=roles[name],
-            policy=_policy(pipeline, name),
+            policy=replace(pipeline.settings.policy(name), group=group_of(catalog, pipeline.settings, name)),
             cadence=catalog.cadence(name),
             partitions_def=definitions[name],
             upstreams=_upstreams(catalog.edges_into(name), definitions),
@@ -63,19 +63,6 @@ def build_props(pipeline: Pipeline, start: date) -> Iterator[NodeProps]:
             refreshed=any(view.kind == "refreshable_view" for view in catalog.views_into(name)),
             ddl_dir=pipeline.ddl_dir,
         )
-
-
-def _policy(pipeline: Pipeline, name: QName) -> ObjectPolicy:
-    """The settings of an object; one without a group of its own stands with its target, or with what feeds it."""
-    settings, catalog = pipeline.settings, pipeline.catalog
-    policy = settings.policy(name)
-    node = catalog.objects[name]
-    if policy.group is not None:
-        return policy
-    near = [node.target] if node.kind in VIEW_KINDS and node.target else []
-    near += [edge.source for edge in catalog.edges_into(name) if edge.kind == "feeds"]
-    group = next((group for other in near if (group := settings.policy(other).group) is not None), None)
-    return replace(policy, group=group)
 
 
 def _written(pipeline: Pipeline, node: Object) -> Object | None:
@@ -102,14 +89,11 @@ def _upstreams(
 
 
 def _partitions(pipeline: Pipeline, name: QName, start: date) -> dg.TimeWindowPartitionsDefinition | None:
-    catalog, settings = pipeline.catalog, pipeline.settings
-    scheme = catalog.scheme(name)
-    policy = settings.policy(name)
-    unit = policy.cadence or (scheme.unit if scheme is not None else None)
-    if unit is None:
+    calendar = pipeline.calendar(name)
+    if calendar is None:
         return None
-    week_mode = scheme.week_mode if scheme is not None else None
-    return partitions_definition(unit, policy.start or start, settings.timezone, week_mode)
+    begin = pipeline.settings.policy(name).start or start
+    return partitions_definition(calendar.unit, begin, calendar.zone, calendar.week_mode)
 
 
 def _asset(pipeline: Pipeline, props: NodeProps, translator: AssetTranslator) -> dg.AssetsDefinition | dg.AssetSpec:
@@ -117,8 +101,7 @@ def _asset(pipeline: Pipeline, props: NodeProps, translator: AssetTranslator) ->
     compute = compute_of(pipeline, props)
     if compute is None:
         return spec
-    scheme = pipeline.catalog.scheme(props.node.name)
-    unit = props.policy.cadence or (scheme.unit if scheme is not None else None)
+    calendar = pipeline.calendar(props.node.name)
     inputs = {f"upstream_{at}": dep.asset_key for at, dep in enumerate(spec.deps)}
     op = build_op(_op_name(props.node.name), compute, inputs=inputs, outputs=_OUTPUTS, pool=_pool(props))
     # By hand, because decorators derive names of inputs and outputs from keys, and a table may be called anything.
@@ -127,7 +110,7 @@ def _asset(pipeline: Pipeline, props: NodeProps, translator: AssetTranslator) ->
         specs=[spec],
         keys_by_input_name=inputs,
         keys_by_output_name={_OUTPUT: spec.key},
-        backfill_policy=backfill_policy(unit),
+        backfill_policy=backfill_policy(calendar.unit if calendar is not None else None),
     )
 
 

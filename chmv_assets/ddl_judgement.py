@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
-
 import dagster as dg
 
+from chmv_assets.check_steps import Judgement
 from chmv_assets.core.compare import Comparison
 
 EQUAL = "live_ddl_equals_declared"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
-    """What a check found out about one object."""
-
-    passed: bool
-    description: str
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR
 
 
 def ddl_judgement(verdict: Comparison) -> Judgement:

@@ -12,7 +12,7 @@ from chmv_assets.core.cluster import find_unnamed, spread
 from chmv_assets.core.deploy.changes import Change, Plan, Untold
 from chmv_assets.core.deploy.deploy_journal import kept_name
 from chmv_assets.core.deploy.impact import Held
-from chmv_assets.core.deploy.planner import Sides, build_plan, declared_objects, fingerprint, scope_of
+from chmv_assets.core.deploy.planner import Sides, build_plan, fingerprint, scope_of
 from chmv_assets.core.deploy.sealing import is_sealed, reveal_plan, without_slots
 from chmv_assets.core.errors import DeployRefused
 from chmv_assets.core.gate import without_gates
@@ -33,7 +33,7 @@ def make_plan(server: Server, pipeline: Pipeline) -> Plan:
     pipeline.require_sound()
     if why := find_unnamed(pipeline.catalog.objects.values(), cluster_from_environment()):
         raise DeployRefused(why)
-    owned = DeployStore(open_journal(server)).owned_before(declared_objects(pipeline.catalog))
+    owned = DeployStore(open_journal(server)).owned_before(pipeline.catalog.declared())
     return _plan(server, pipeline.catalog, owned, read_sources(pipeline.ddl_dir), pipeline.settings.timezone)
 
 
@@ -50,7 +50,7 @@ def _plan(
     databases = sorted({name.database for name in scope})
     live, objects = build_live_catalog(server, databases)
     texts = {one.name: without_gates(one.sql) for one in objects}
-    names = list(declared_objects(declared))
+    names = list(declared.declared())
     sides = Sides(
         declared=declared, live=live, comparisons=compare_with_live(declared, objects, server, names),
         texts=texts, held=_held(server, objects), owned_before=tuple(owned_before),
@@ -121,7 +121,7 @@ def reveal(plan: Plan, ddl_dir: Path | None) -> Plan:
             "(or CHMV_DDL_DIR) at the folder."
         )
     revealed = reveal_plan(plan, read_sources(ddl_dir))
-    declared = fingerprint({name: made.digest for name, made in declared_objects(catalog_of(revealed)).items()})
+    declared = fingerprint({name: made.digest for name, made in catalog_of(revealed).declared().items()})
     if declared != plan.declared:
         raise DeployRefused(
             f"plan {plan.plan_id}: found other secrets in {ddl_dir} but wanted those that it was made with. What was reviewed is not what would happen. "
@@ -188,7 +188,7 @@ def _folder_before(plan: Plan, changed: Mapping[QName, Change]) -> tuple[tuple[s
     """The objects of a plan as they were: changed ones by the server's text of then, all others as they are declared."""
     declared = catalog_of(plan)
     found: list[tuple[str, str]] = []
-    for name, made in declared_objects(declared).items():
+    for name, made in declared.declared().items():
         text = changed[name].before if name in changed else statement_of(made, plan.database)
         if text:
             found.append((f"{len(found):05d}_{name}.sql", _in_database(text, made.session_database)))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 from pydantic import Field
 
-from chmv_assets.core.deploy.changes import Plan, Risk
+from chmv_assets.core.deploy.changes import Plan, allowed_risks
 from chmv_assets.failures import told_to_dagster
 from chmv_assets.pipeline import Pipeline
 from chmv_assets.translator import AssetTranslator
@@ -61,8 +61,7 @@ def build_deploy_job(pipeline: Pipeline, translator: AssetTranslator | None = No
                 context.log.info(f"plan {plan.plan_id}: {len(plan.changes)} changes, nothing was applied")
                 context.add_output_metadata({**metadata, "applied": False})
                 return
-            allowed: list[Risk] = ["rewrites data"] if config.allow_rewrite or config.allow_destructive else []
-            allowed += ["destructive"] if config.allow_destructive else []
+            allowed = allowed_risks(rewrite=config.allow_rewrite, destructive=config.allow_destructive)
             applied = applier.apply(plan, allowed)
             for observation in _observations(plan, keys, applied.deploy_id):
                 context.log_event(observation)

@@ -23,7 +23,6 @@ from resources.introspect import LiveObject, fetch_objects
 from resources.vocabulary import fetch_replica_objects
 
 _OURS = (SERVING_DATABASE, SNAPSHOT_DATABASE)
-_HIDDEN = (".inner", ".tmp")  # of views without TO, and what the server fills before it swaps it in
 Known = dict[Key, Comparison]
 _known: Known = {}
 
@@ -51,18 +50,13 @@ class Drift:
     silent: tuple[str, ...] = ()  # replicas of the cluster that did not answer
 
 
-def declared_names(catalog: Catalog) -> list[QName]:
-    """The objects that have a statement of their own."""
-    return [name for name, made in catalog.objects.items() if made.sql and made.kind != "inner_table"]
-
-
 def read_drift(
     server: Server, catalog: Catalog, known: Known | None = None, limit: int | None = None, cluster: str = ""
 ) -> Drift:
     """Compare everything declared with the server, and with every replica of its cluster; with a limit, so many at most and no more than one query
     can ask for: the next calls go on.
     """
-    names = sorted(declared_names(catalog))
+    names = sorted(catalog.declared())
     databases = sorted({name.database for name in names})
     if not databases:
         return Drift(comparisons={})
@@ -117,12 +111,12 @@ def _fold(
 
 def find_undeclared(catalog: Catalog, live: Sequence[LiveObject]) -> tuple[Undeclared, ...]:
     """What stands among the declared objects but is not declared."""
-    owned = set(declared_names(catalog))
+    owned = catalog.declared().keys()
     databases = {name.database for name in owned} - set(_OURS)
     return tuple(
         Undeclared(name=one.name, engine=one.engine, referred=one.name in catalog.objects)
         for one in live
-        if one.name.database in databases and one.name not in owned and not one.name.table.startswith(_HIDDEN)
+        if one.name.database in databases and one.name not in owned and not one.is_hidden
     )
 
 

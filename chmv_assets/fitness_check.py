@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
+from chmv_assets.check_steps import Judgement
 from chmv_assets.core.names import QName
 from chmv_assets.core.thresholds import THRESHOLDS, Limits
-from chmv_assets.ddl_judgement import Judgement
 from chmv_assets.pipeline import Pipeline
 from resources.clickhouse import Server
 

@@ -25,12 +25,6 @@ from resources.journal import cluster_from_environment
 from resources.tuning_reads import fetch_tunings
 from resources.vocabulary import fetch_replica_objects
 
-HIDDEN = (
-    ".inner.",
-    ".inner_id.",
-    ".tmp.inner",
-)  # tables of views without TO, and those that a refresh fills before it swaps them in
-
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
@@ -47,7 +41,7 @@ class Disagreement:
 def build_live_catalog(server: Server, databases: Sequence[str] = ()) -> tuple[Catalog, tuple[LiveObject, ...]]:
     """Read the server's objects into a catalog; files are named after the objects."""
     objects = tuple(fetch_objects(server, databases))
-    declared = [live for live in objects if not live.name.table.startswith(HIDDEN)]
+    declared = [live for live in objects if not live.is_hidden]
     files = [SourceFile(path=str(live.name), text=live.sql) for live in declared if live.sql]
     catalog = build_catalog(files, default_database="default")
     return _ask_server(catalog, declared, server), objects

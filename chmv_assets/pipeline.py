@@ -19,8 +19,10 @@ from pathlib import Path
 from chmv_assets import core
 from chmv_assets.collector import collector_paused
 from chmv_assets.core import catalog_codec
+from chmv_assets.core.calendar import Calendar
 from chmv_assets.core.catalog import Catalog, SourceFile, build_catalog, decode_source
 from chmv_assets.core.model import Finding, Place
+from chmv_assets.core.names import QName
 from chmv_assets.core.secrets import find_secrets
 from chmv_assets.core.settings import SETTINGS_FILE, Settings, check_settings
 from chmv_assets.core.settings_effect import find_idle_settings
@@ -45,6 +47,18 @@ class Pipeline:
         """Give the pipeline back, or raise all defects at once."""
         self.catalog.require_sound()
         return self
+
+    def calendar(self, name: QName) -> Calendar | None:
+        """The partitions of an object in Dagster: the cadence of its settings, else what its PARTITION BY says; none without either."""
+        scheme = self.catalog.scheme(name)
+        unit = self.settings.policy(name).cadence or (scheme.unit if scheme is not None else None)
+        if unit is None:
+            return None
+        return Calendar(unit, self.settings.timezone, scheme.week_mode if scheme is not None else None)
+
+    def rebuild_calendar(self, target: QName) -> Calendar | None:
+        """The periods that a target is rebuilt by; none if its PARTITION BY knows no time: it is rebuilt as a whole."""
+        return self.calendar(target) if target in self.catalog.schemes else None
 
 
 def load_pipeline(ddl_dir: Path, *, cache: Path | None = None) -> Pipeline:

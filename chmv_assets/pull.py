@@ -38,7 +38,7 @@ from chmv_assets.core.pull_settings import SourceFacts, infer_sources, render_se
 from chmv_assets.core.pull_text import ServerDefaults, clean_statement, count_hidden, may_drop_columns, repeats_query
 from chmv_assets.core.serving import SERVING_DATABASE, SNAPSHOT_DATABASE, mark_in
 from chmv_assets.core.settings import DEFAULT_DATABASE, SETTINGS_FILE, Settings
-from chmv_assets.live import HIDDEN, build_live_catalog, compare_with_live
+from chmv_assets.live import build_live_catalog, compare_with_live
 from chmv_assets.pipeline import Pipeline, parse_files, read_folder
 from chmv_assets.settings_file import parse_settings_text
 from chmv_assets.start import oldest_day
@@ -59,7 +59,6 @@ _LOCAL_ENGINES = ("Atomic", "Ordinary", "Replicated", "Shared", "Memory", "Lazy"
 _USUAL_ENGINE = "Atomic"
 _REPLACING = "_tmp_replace_"  # CREATE OR REPLACE in the middle of it
 _UNREAD = ("not-text", "unterminated", "unreadable-statement", "settings-yaml")
-_NOT_DECLARED = ("external", "function", "inner_table")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +145,7 @@ def read_live(server: Server, databases: Sequence[str] = ()) -> LiveState:
     there = {database.name: database for database in fetch_databases(server)}
     chosen, left_out = _choose(there, databases)
     catalog, objects = build_live_catalog(server, [database.name for database in chosen] or [""])
-    kept = [live for live in objects if not live.name.table.startswith((*HIDDEN, _REPLACING))]
+    kept = [live for live in objects if not live.is_hidden and not live.name.table.startswith(_REPLACING)]
     busy = {live.name: why for live in kept if (why := _why_not(live, catalog))}
     kept = [live for live in kept if live.name not in busy]
     pulled = _pulled(server, catalog, kept)
@@ -252,7 +251,7 @@ def _parse(ddl_dir: Path, files: Mapping[str, bytes]) -> Pipeline:
 
 
 def _read_state(ddl_dir: Path, files: Mapping[str, bytes], before: Pipeline, live: LiveState, server: Server) -> Folder:
-    declared = {name: made for name, made in before.catalog.objects.items() if made.kind not in _NOT_DECLARED}
+    declared = before.catalog.declared()
     manifest = _read_manifest(ddl_dir)
     there = {file.name for file in live.files}
     verdicts = compare_with_live(before.catalog, live.objects, server, [name for name in declared if name in there])
@@ -349,7 +348,7 @@ def _default_database(folder: Folder, declared: Catalog, settings: Settings, ste
     if settings.default_database != DEFAULT_DATABASE:
         return settings.default_database
     ours = {*folder.manifest, *(step.path for step in steps if step.action in WRITTEN), SETTINGS_FILE}
-    owned = {name.database for name, made in declared.objects.items() if made.kind not in _NOT_DECLARED}
+    owned = {name.database for name in declared.declared()}
     return owned.pop() if len(owned) == 1 and set(folder.files) <= ours else ""
 
 

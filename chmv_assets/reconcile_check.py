@@ -8,19 +8,19 @@ that stands between it and the source. How windows are compared is in `resources
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from functools import cache
 from typing import Any
 
 import dagster as dg
 
+from chmv_assets.check_steps import Judgement
 from chmv_assets.core.deficits import CHECK, DIFFERENT, EQUAL, dump_window
 from chmv_assets.core.errors import ChmvError
 from chmv_assets.core.model import Object
 from chmv_assets.core.names import QName
 from chmv_assets.core.watermarks import Watermark, seal
-from chmv_assets.core.windows import Window, periods, window_of_key
+from chmv_assets.core.windows import Window
 from chmv_assets.pipeline import Pipeline
 from resources.clickhouse import Server
 from resources.journal import Journal, open_journal
@@ -35,19 +35,9 @@ _MAX_SAMPLES = 20
 Log = Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """What Dagster is told."""
-
-    passed: bool
-    severity: dg.AssetCheckSeverity
-    description: str
-    metadata: Mapping[str, Any]
-
-
 def judge_target(
     pipeline: Pipeline, server: Server, target: Object, tags: Mapping[str, str], log: Log, *, was_materialized: bool
-) -> Verdict:
+) -> Judgement:
     """Compare the windows of a run, seal what is equal, and put it in words."""
     windows, chosen = choose_windows(pipeline, server, target, tags)
     journal = open_journal(server)
@@ -58,7 +48,7 @@ def judge_target(
         found.append(reconciler.run(target, window))
         log(f"{target.name} {window or 'whole'}: {found[-1].sentence()} ({len(found)} of {len(windows)} windows)")
     sealed = _seal(journal, pipeline, target, found, marks, log)
-    return build_verdict(found, sealed, chosen, was_materialized=was_materialized)
+    return build_judgement(found, sealed, chosen, was_materialized=was_materialized)
 
 
 def _now() -> datetime:
@@ -77,21 +67,19 @@ def choose_windows(
 
 def windows_of_tags(pipeline: Pipeline, target: Object, tags: Mapping[str, str]) -> list[Window | None]:
     """The windows that a run's tags name; none if it names none. A target without time partitions is one whole."""
-    scheme = pipeline.catalog.schemes.get(target.name)
+    calendar = pipeline.rebuild_calendar(target.name)
     views = pipeline.catalog.views_into(target.name)
-    if scheme is None or any(view.kind == "refreshable_view" for view in views):
+    if calendar is None or any(view.kind == "refreshable_view" for view in views):
         return [None]
     first = tags.get(_PARTITION) or tags.get(f"{_RANGE}start")
     last = tags.get(_PARTITION) or tags.get(f"{_RANGE}end")
     if not first or not last:
         return []
-    zone = pipeline.settings.timezone
-    unit = pipeline.settings.policy(target.name).cadence or scheme.unit
-    start, end = (window_of_key(key, unit, zone, scheme.week_mode) for key in (first, last))
-    return list(periods(Window(start.start, end.end), unit, zone, scheme.week_mode))
+    start, end = calendar.window(first), calendar.window(last)
+    return list(calendar.periods(Window(start.start, end.end)))
 
 
-def build_verdict(found: Sequence[Reconciled], sealed: int, chosen: str, *, was_materialized: bool) -> Verdict:
+def build_judgement(found: Sequence[Reconciled], sealed: int, chosen: str, *, was_materialized: bool) -> Judgement:
     """One result of many windows: the worst of them counts.
 
     What an opaque view wrote earlier may rightly differ from what it gives now; right after a rebuild it may not.
@@ -106,7 +94,7 @@ def build_verdict(found: Sequence[Reconciled], sealed: int, chosen: str, *, was_
         words += f"; and {len(worst) - 5} more windows"
     if not worst:
         words = f"{len(found)} window(s) equal, {sum(one.keys for one in found)} keys"
-    return Verdict(
+    return Judgement(
         passed=not worst, severity=severity, description=f"{chosen}{words}.", metadata=_metadata(found, sealed)
     )
 

@@ -25,7 +25,7 @@ from chmv_assets.core.recovery import (
     moment,
     write_recovery,
 )
-from chmv_assets.core.windows import Window, key_of
+from chmv_assets.core.windows import Window
 from chmv_assets.failures import told_to_dagster
 from chmv_assets.jobs import DUPLICATE_TAG, RECOVERY_JOB, RECOVERY_OP
 from chmv_assets.pipeline import Pipeline
@@ -254,11 +254,12 @@ def materialization(
     """The event on the asset's page of a window that was rebuilt; none for a window that Dagster has no partition for."""
     metadata = {"chmv/repair": f"{ask.subject}: {ask.damage}", "chmv/evidence": ask.evidence}
     key = translator.get_asset_key(name)
-    if definition is None or window is None:
-        return dg.AssetMaterialization(key, metadata=metadata) if definition is None else None
-    scheme = pipeline.catalog.schemes[name]
-    unit = pipeline.settings.policy(name).cadence or scheme.unit
-    partition = key_of(window.start, unit, pipeline.settings.timezone, scheme.week_mode)
+    calendar = pipeline.calendar(name)
+    if definition is None or calendar is None:
+        return dg.AssetMaterialization(key, metadata=metadata)
+    if window is None:
+        return None
+    partition = calendar.key(window.start)
     if not definition.has_partition_key(partition):
         return None
     return dg.AssetMaterialization(key, partition=partition, metadata=metadata)

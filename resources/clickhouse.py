@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -23,6 +23,7 @@ from clickhouse_connect.driver.exceptions import ClickHouseError
 
 from chmv_assets.core.errors import EngineError, ServerError
 from chmv_assets.core.names import QName
+from chmv_assets.core.own_tables import Statement
 from chmv_assets.core.secrets import mask_known, mask_values
 from chmv_assets.core.server_errors import parse_server_error
 from chmv_assets.core.system_tables import all_replicas_settings
@@ -114,24 +115,26 @@ class Server:
             code_name=found.code_name,
         )
 
-    def _failed(self, error: ClickHouseError | UnicodeEncodeError, sql: str, query_id: str = "") -> ServerError:
-        """What to raise for an error of the driver."""
-        if isinstance(error, UnicodeEncodeError):
-            return ServerError(
+    @contextmanager
+    def _errors_of(self, sql: str, query_id: str = "") -> Iterator[None]:
+        """Errors of the driver inside as ours."""
+        try:
+            yield
+        except UnicodeEncodeError:
+            raise ServerError(
                 "statement: found half a surrogate pair in it but wanted text that UTF-8 can carry. Nothing was sent. Correct the name or value."
-            )
-        return server_error(error, sql, self.endpoint.password, query_id)
+            ) from None
+        except ClickHouseError as error:
+            failed = server_error(error, sql, self.endpoint.password, query_id)
+            raise failed from failed.__cause__
 
     def rows(
         self, sql: str, parameters: Mapping[str, Any] | None = None, settings: Mapping[str, Any] | None = None
     ) -> list[tuple[Any, ...]]:
         """Run a query and give its rows."""
-        try:
-            values = {**all_replicas_settings(sql), **(settings or {})}
+        values = {**all_replicas_settings(sql), **(settings or {})}
+        with self._errors_of(sql):
             result = self._client.query(sql, parameters=dict(parameters or {}), settings=values)
-        except (ClickHouseError, UnicodeEncodeError) as error:
-            failed = self._failed(error, sql)
-            raise failed from failed.__cause__
         return [tuple(row) for row in result.result_rows]
 
     def rows_if_there(
@@ -155,15 +158,25 @@ class Server:
         query_id = str(uuid4())
         values = {**(settings or {}), "query_id": query_id}
         try:
-            self._client.command(sql, parameters=dict(parameters or {}), settings=values)
-        except (ClickHouseError, UnicodeEncodeError) as error:
-            failed = self._failed(error, sql, query_id)
-            raise failed from failed.__cause__
+            with self._errors_of(sql, query_id):
+                self._client.command(sql, parameters=dict(parameters or {}), settings=values)
         except BaseException as error:
             if not isinstance(error, Exception):
                 self._kill(query_id)
             raise
         return query_id
+
+    def fetch(self, statement: Statement) -> list[tuple[Any, ...]]:
+        """The rows of one of our own statements."""
+        return self.rows(statement.sql, statement.parameters, statement.settings)
+
+    def fetch_if_there(self, statement: Statement) -> list[tuple[Any, ...]]:
+        """As `fetch`; none if the table or its database does not exist."""
+        return self.rows_if_there(statement.sql, statement.parameters, statement.settings)
+
+    def run(self, statement: Statement) -> str:
+        """Run one of our own statements to its end; gives the query id."""
+        return self.command(statement.sql, statement.parameters, statement.settings)
 
     def insert(
         self,
@@ -173,13 +186,10 @@ class Server:
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         """Write rows as data: values of any length, where a bound parameter has at most 128 KiB (http_max_field_value_size)."""
-        try:
+        with self._errors_of(f"INSERT INTO {table.sql}"):
             self._client.insert(
                 table.table, rows, column_names=list(columns), database=table.database, settings=dict(settings or {})
             )
-        except (ClickHouseError, UnicodeEncodeError) as error:
-            failed = self._failed(error, f"INSERT INTO {table.sql}")
-            raise failed from failed.__cause__
 
     def _kill(self, query_id: str) -> None:
         """End a statement and wait until it has ended: the server does not notice that nobody waits for its answer."""
@@ -196,11 +206,8 @@ class Server:
 
     def text(self, sql: str, parameters: Mapping[str, Any] | None = None) -> str:
         """Run a statement whose answer is text, such as EXPLAIN AST."""
-        try:
+        with self._errors_of(sql):
             return self._client.raw_query(sql, parameters=dict(parameters or {}), fmt="TSVRaw").decode()
-        except (ClickHouseError, UnicodeEncodeError) as error:
-            failed = self._failed(error, sql)
-            raise failed from failed.__cause__
 
     @property
     def driver(self) -> Client:

@@ -18,7 +18,6 @@ from chmv_assets.core.freshness import (
     read_refreshes,
 )
 from chmv_assets.core.names import QName
-from chmv_assets.core.own_tables import Statement
 from resources.clickhouse import Server
 
 
@@ -32,10 +31,10 @@ class FreshnessReader:
     def read(self, server: Server, now_ms: int, cluster: str = "") -> Seen:
         """Everything that one tick needs to know."""
         statement = read_journal(self._present(server), now_ms, cluster)
-        seen = Seen() if statement is None else decode_journal(_rows(server, statement))
+        seen = Seen() if statement is None else decode_journal(server.fetch(statement))
         if not self.periods:
             return seen
-        refreshes = decode_refreshes(_rows(server, read_refreshes(cluster)), self.periods)
+        refreshes = decode_refreshes(server.fetch(read_refreshes(cluster)), self.periods)
         return replace(seen, lags=(*seen.lags, *refreshes))
 
     def forget(self) -> None:
@@ -45,11 +44,7 @@ class FreshnessReader:
     def _present(self, server: Server) -> set[str]:
         if self._complete_at == server.endpoint.url:
             return set(JOURNAL_TABLES)
-        present = {str(name) for (name,) in _rows(server, read_present())}
+        present = {str(name) for (name,) in server.fetch(read_present())}
         if present == set(JOURNAL_TABLES):
             self._complete_at = server.endpoint.url
         return present
-
-
-def _rows(server: Server, statement: Statement) -> list[tuple[object, ...]]:
-    return server.rows(statement.sql, statement.parameters, statement.settings)

@@ -28,7 +28,6 @@ from resources.introspect import fetch_existing
 from resources.journal import open_journal
 from resources.runtime import read_name
 from resources.serving import Router
-from resources.serving_live import journal_rows
 from resources.status import TargetStatus, read_status
 
 _VIEWS_LOG = QName("system", "query_views_log")
@@ -55,10 +54,10 @@ def read_graph_status(server: Server, catalog: Catalog, settings: Settings, *, h
         troubles={**_failing(health), **refresh_troubles, **_fetch_dictionaries(server, databases)},
         targets={one.facts.target: _target(one) for one in read_status(router, settings)},
         flows=None if flows is None else {**refreshed, **flows},
-        outages=tuple(map(decode_outage, journal_rows(server, read_outages(cluster, statuses=OPEN)))),
+        outages=tuple(map(decode_outage, server.fetch_if_there(read_outages(cluster, statuses=OPEN)))),
         watermarks=_fetch_watermarks(server, cluster),
-        repairs=tuple(map(decode_recovery, journal_rows(server, read_recoveries(cluster, limit=_LAST_REPAIRS)))),
-        rebuilds=tuple(map(decode_rebuild, journal_rows(server, _last_rebuilds(cluster)))),
+        repairs=tuple(map(decode_recovery, server.fetch_if_there(read_recoveries(cluster, limit=_LAST_REPAIRS)))),
+        rebuilds=tuple(map(decode_rebuild, server.fetch_if_there(_last_rebuilds(cluster)))),
         notes=tuple(notes),
     )
 
@@ -145,7 +144,7 @@ def _fetch_dictionaries(server: Server, databases: list[str]) -> dict[QName, str
 
 
 def _fetch_watermarks(server: Server, cluster: str) -> tuple[Watermark, ...]:
-    rows: Iterable[tuple[Any, ...]] = journal_rows(server, read_last_watermarks(_LAST_WINDOWS, cluster))
+    rows: Iterable[tuple[Any, ...]] = server.fetch_if_there(read_last_watermarks(_LAST_WINDOWS, cluster))
     return tuple(decode_watermark(row) for row in rows)
 
 

@@ -19,6 +19,7 @@ from resources.clickhouse import Server
 
 SYSTEM_DATABASES = ("system", "INFORMATION_SCHEMA", "information_schema")
 _PARAMETER_BYTES = 60_000  # the server takes 128 KiB (http_max_field_value_size), and escaping may double a text
+_HIDDEN = (".inner.", ".inner_id.", ".tmp.")
 _SHOW_SECRETS = "format_display_secrets_in_show_and_select"
 
 
@@ -31,6 +32,11 @@ class LiveObject:
     sql: str
     select: str
     hooked_views: tuple[QName, ...]  # views that the server fires on an INSERT into this table
+
+    @property
+    def is_hidden(self) -> bool:
+        """Whether it is the table of a view without TO, or one that a refresh fills before it swaps it in."""
+        return self.name.table.startswith(_HIDDEN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from chmv_assets.core.measures import LeftOut
 from chmv_assets.core.model import Object
 from chmv_assets.core.names import QName, quote_map
 from chmv_assets.core.normal_form import CannotCompare
-from chmv_assets.core.rebuild import Feed, render_share
+from chmv_assets.core.rebuild import Feed
 from chmv_assets.core.reconcile import (
     Comparison,
     Share,
@@ -42,6 +42,7 @@ from resources.clickhouse import Server
 from resources.executor import Executor
 from resources.introspect import describe_select
 from resources.rebuild.workbench import Workbench
+from resources.shares import build_shares, fetch_stored_columns
 from resources.stillness import ARRIVING, Watch
 
 MAX_TRIES = 5
@@ -173,17 +174,7 @@ class Reconciler:
         if any(view.kind == "refreshable_view" for view in views):
             return self._prepare_refreshed(target, views, columns)
         feeds = tuple(self._feed(view, target, window) for view in views)
-        held = [column.name for column in columns if column.default_kind not in ("MATERIALIZED", "ALIAS")]
-        shares = []
-        for feed in feeds:
-            outputs = describe_select(self.server, feed.view.select, self.bench.session(feed.view))
-            shares.append(
-                Share(
-                    view=feed.view, facts=self.catalog.facts.get(feed.view.name), source=feed.source,
-                    select=render_share(feed, outputs, held, self.timezone),
-                    outputs=tuple(one for one in outputs if one[0] in held),
-                )
-            )  # fmt: skip
+        shares = build_shares(self.bench, feeds, columns)
         condition = window_condition(columns, feeds[0], self.timezone)
         filters = source_filters(target.name, feeds)
         return _Prepared(
@@ -218,16 +209,10 @@ class Reconciler:
         )  # fmt: skip
 
     def _columns(self, name: QName) -> list[StoredColumn]:
-        rows = self.server.rows(
-            "SELECT name, type, default_kind, default_expression FROM system.columns "
-            "WHERE database = {d:String} AND table = {t:String} ORDER BY position",
-            {"d": name.database, "t": name.table},
-        )
-        if not rows:
+        columns = fetch_stored_columns(self.server, name)
+        if not columns:
             raise CannotCompare(f"{name} is not on the server")
-        return [
-            StoredColumn(name=column, type=kind, default_kind=word, default=text) for column, kind, word, text in rows
-        ]
+        return columns
 
     def _settings(self, views: Sequence[Object], filters: Mapping[QName, str]) -> dict[str, Any]:
         settings = dict(BOUNDS)

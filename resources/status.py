@@ -18,7 +18,7 @@ from chmv_assets.core.serving import Status, TargetFacts, status_of
 from chmv_assets.core.settings import Settings
 from chmv_assets.core.watermarks import WATERMARKS
 from resources.serving import Router
-from resources.serving_live import Live, journal_rows
+from resources.serving_live import Live
 
 _LAST_REPAIRS = 1_000
 
@@ -42,7 +42,7 @@ def read_status(router: Router, settings: Settings) -> list[TargetStatus]:
     now_ms = int(router.clock() * 1000)
     repairs = [
         decode_recovery(row)
-        for row in journal_rows(router.server, read_recoveries(router.journal.cluster, limit=_LAST_REPAIRS))
+        for row in router.server.fetch_if_there(read_recoveries(router.journal.cluster, limit=_LAST_REPAIRS))
     ]
     stale = _read_stale(router)
     opened = _opened(router, live, now_ms)
@@ -106,7 +106,7 @@ def _read_stale(router: Router) -> dict[QName, int]:
         "SELECT target_table, toUnixTimestamp64Milli(min(updated_at)) "
         f"FROM {WATERMARKS.sql} FINAL WHERE status = 'stale' GROUP BY target_table"
     )
-    rows = journal_rows(
-        router.server, Statement(sql=sql, parameters={}, settings=read_settings(router.journal.cluster))
+    rows = router.server.fetch_if_there(
+        Statement(sql=sql, parameters={}, settings=read_settings(router.journal.cluster))
     )
     return {parse_qname(str(name), router.catalog.default_database): int(str(at)) for name, at in rows}

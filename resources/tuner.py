@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
+from chmv_assets.core.capabilities import setting_of
 from chmv_assets.core.names import QName
 from chmv_assets.core.tuner import Action, Back
-from chmv_assets.core.tunings import PARALLELISM, TUNER_LOCK, Tuning, TuningStatus, setting_of, write_tuning
+from chmv_assets.core.tunings import PARALLELISM, TUNER_LOCK, Tuning, TuningStatus, write_tuning
 from resources.executor import Executor
 from resources.journal import HeldLock, Journal
 from resources.tuning_reads import fetch_tunings

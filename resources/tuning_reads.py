@@ -39,12 +39,12 @@ def read_sample(server: Server, tables: Iterable[QName], now: float) -> Sample:
 def fetch_tunings(server: Server, cluster: str, now: float, subjects: Iterable[QName] = ()) -> list[Tuning]:
     """Active tunings and those of the last hours, the oldest first; none without a journal. One query; creates nothing."""
     statement = read_tunings(cluster, since_ms=int((now - MEMORY_SECONDS) * 1000), subjects=subjects)
-    rows = server.rows_if_there(statement.sql, statement.parameters, statement.settings)
+    rows = server.fetch_if_there(statement)
     return [decode_tuning(row) for row in rows]
 
 
 def fetch_ceiling(server: Server, source: QName, cluster: str = "") -> int | None:
     """How many inserts an ingest of this source may run side by side; None: no tuning says so. One query."""
     statement = read_ceiling(source, cluster)
-    rows = server.rows_if_there(statement.sql, statement.parameters, statement.settings)
+    rows = server.fetch_if_there(statement)
     return max(1, int(rows[0][0])) if rows else None

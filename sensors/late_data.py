@@ -13,7 +13,7 @@ import dagster as dg
 
 from chmv_assets.core.model import family
 from chmv_assets.core.names import QName
-from chmv_assets.core.windows import Window, periods
+from chmv_assets.core.windows import Window
 from chmv_assets.pipeline import Pipeline
 from chmv_assets.watermark_moves import reached_targets
 from resources.clickhouse import Server
@@ -88,11 +88,10 @@ def _in_front(pipeline: Pipeline, tables: Collection[QName]) -> dict[QName, froz
 
 
 def _periods_of(pipeline: Pipeline, target: QName) -> Callable[[Window], Sequence[Window]]:
-    scheme = pipeline.catalog.schemes.get(target)
-    if scheme is None:  # the whole is rebuilt, whichever hour it was
+    calendar = pipeline.rebuild_calendar(target)
+    if calendar is None:  # the whole is rebuilt, whichever hour it was
         return lambda window: (window,)
-    unit, zone = pipeline.settings.policy(target).cadence or scheme.unit, pipeline.settings.timezone
-    return lambda window: tuple(periods(window, unit, zone, scheme.week_mode))
+    return lambda window: tuple(calendar.periods(window))
 
 
 def build_late_data_sensor(pipeline: Pipeline, *, running: bool, now: Clock = time.time) -> dg.SensorDefinition:

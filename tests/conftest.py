@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
-import clickhouse_connect
 import pytest
 from clickhouse_connect.driver.client import Client
+from engines import bare_client, own_engine
 
 from resources.clickhouse import Endpoint, Server
-from resources.engine import EngineInfo, EngineOptions, start_engine, stop_engine
+from resources.engine import EngineInfo
 
 # What takes minutes in one piece comes first: begun last, it would leave the other workers idle (`--no-loadscope-reorder`).
 _LONG = ("tests/spark/chaos/", "tests/e2e/test_recovery", "tests/e2e/test_soak", "tests/stateful/", "tests/torture/", "tests/spark/", "tests/browser/", "tests/e2e/", "tests/integration/rebuild/")  # fmt: skip
@@ -37,31 +34,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=rank)
 
 
-def _fast_folder() -> Path:
-    """Memory-backed where there is one: thousands of small files are created and dropped."""
-    shared = Path("/dev/shm")
-    base = shared if shared.is_dir() and os.access(shared, os.W_OK) and shutil.disk_usage(shared).free > 2**31 else None
-    return Path(tempfile.mkdtemp(prefix="chmv-test-", dir=base))
-
-
 @pytest.fixture(scope="session")
 def engine() -> Iterator[EngineInfo]:
     """One server for the whole run, on a folder of its own."""
-    folder = _fast_folder()
-    info = start_engine(EngineOptions(data_dir=folder))
-    try:
+    with own_engine() as info:
         yield info
-    finally:
-        stop_engine(folder)
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
 def clickhouse(engine: EngineInfo) -> Iterator[Client]:
     """The bare driver, for tests that check us from outside."""
-    client = clickhouse_connect.get_client(host="127.0.0.1", port=engine.http_port, autogenerate_session_id=False)
-    yield client
-    client.close()
+    with bare_client(engine) as client:
+        yield client
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,7 @@ from clickhouse_connect.driver.client import Client
 from chmv_assets.core.statements import SourceFile, split_statements
 from chmv_assets.definitions import build_definitions
 from chmv_assets.pipeline import Pipeline, load_pipeline
+from resources.clickhouse_resource import ClickHouseResource
 
 RANGE = "dagster/asset_partition_range_"
 
@@ -44,6 +45,18 @@ class Site:
         return job.execute_in_process(
             instance=self.instance, asset_selection=keys, **{"raise_on_error": False, **options}
         )
+
+    def evaluate(self, sensor: dg.SensorDefinition, cursor: str | None = None) -> Any:
+        """One tick of a sensor; its events are noted, as the daemon does."""
+        resources = {"clickhouse": ClickHouseResource()}
+        definitions = dg.Definitions(sensors=[sensor], resources=resources)
+        with dg.build_sensor_context(
+            instance=self.instance, cursor=cursor, definitions=definitions, resources=resources
+        ) as context:
+            data = definitions.resolve_sensor_def(sensor.name).evaluate_tick(context)
+        for event in data.asset_events:
+            self.instance.report_runless_asset_event(event)
+        return data
 
     def command(self, sql: str) -> None:
         self.client.command(sql.replace("{db}", self.database))

@@ -14,7 +14,7 @@ from chmv_assets.cli.output import console, print_json, table, told
 from chmv_assets.pipeline import load_pipeline
 
 if TYPE_CHECKING:
-    from chmv_assets.core.deploy.changes import Plan, Risk
+    from chmv_assets.core.deploy.changes import Plan
     from resources.deploy import Applied, Progress
 
 _WIDE, _AROUND = 160, 5  # letters of a line; words around what differs
@@ -212,6 +212,7 @@ def apply_command(
       chmv apply plan.json --allow-rewrite
       chmv apply --resume
     """
+    from chmv_assets.core.deploy.changes import allowed_risks
     from chmv_assets.core.deploy.codec import decode_plan
     from chmv_assets.deploy import open_applier
     from resources.clickhouse import Server, endpoint_from_environment
@@ -222,22 +223,12 @@ def apply_command(
     folder = ddl_folder(ddl, deployed=True)
     with Server(endpoint_from_environment()) as server:
         applier = open_applier(server, lambda _line: None, _tell, folder)
-        applied = (
-            applier.apply(plan, _allowed(allow_rewrite, allow_destructive)) if plan is not None else applier.resume()
-        )
+        allowed = allowed_risks(rewrite=allow_rewrite, destructive=allow_destructive)
+        applied = applier.apply(plan, allowed) if plan is not None else applier.resume()
         swept = applier.store.sweep(applier.executor, soak_hours * 3600)
     _print_applied(applied, as_json)
     for name in swept:
         click.echo(f"dropped {name}, its soak time is over", err=True)
-
-
-def _allowed(rewrite: bool, destructive: bool) -> tuple[Risk, ...]:
-    found: list[Risk] = []
-    if rewrite or destructive:
-        found.append("rewrites data")
-    if destructive:
-        found.append("destructive")
-    return tuple(found)
 
 
 def _tell(progress: Progress) -> None:
@@ -286,6 +277,7 @@ def rollback_command(deploy: str, dry_run: bool, allow_rewrite: bool, allow_dest
       chmv rollback --dry-run
       chmv rollback 3f2a9c01 --allow-rewrite
     """
+    from chmv_assets.core.deploy.changes import allowed_risks
     from chmv_assets.core.deploy.codec import plan_document
     from chmv_assets.core.deploy.sealing import seal_plan, without_slots
     from chmv_assets.deploy import make_rollback, open_applier
@@ -300,7 +292,7 @@ def rollback_command(deploy: str, dry_run: bool, allow_rewrite: bool, allow_dest
                 _print_plan(without_slots(seal_plan(plan)))
             return
         applier = open_applier(server, lambda _line: None, _tell)
-        applied = applier.apply(plan, _allowed(allow_rewrite, allow_destructive))
+        applied = applier.apply(plan, allowed_risks(rewrite=allow_rewrite, destructive=allow_destructive))
     _print_applied(applied, as_json)
 
 

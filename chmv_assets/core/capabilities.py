@@ -69,8 +69,19 @@ def read_setting(engine_full: str, name: str, default: int) -> int:
     >>> read_setting("MergeTree ORDER BY x SETTINGS a = 5, b = 7", "b", 0), read_setting("Log", "b", 3)
     (7, 3)
     """
+    found = setting_of(engine_full, name)
+    return default if found is None else found
+
+
+def setting_of(engine_full: str, name: str) -> int | None:
+    """What a table sets by itself; None: nothing, the server's default holds.
+
+    >>> text = "MergeTree ORDER BY x SETTINGS inactive_parts_to_delay_insert = 7, parts_to_delay_insert = 60, index_granularity = 8192"
+    >>> setting_of(text, "parts_to_delay_insert"), setting_of(text, "max_delay_to_insert")
+    (60, None)
+    """
     found = re.search(rf"\b{re.escape(name)} = '?(\d+)", engine_full.rpartition("SETTINGS")[2])
-    return int(found.group(1)) if found else default
+    return int(found.group(1)) if found else None
 
 
 def walk_targets(

@@ -30,6 +30,7 @@ _PASSED_OVER = (
     "SHOW", "DESCRIBE", "DESC", "KILL", "BACKUP", "RESTORE", "WATCH", "EXISTS", "DELETE", "UPDATE", "BEGIN", "COMMIT",
     "MOVE", "UNDROP",
 )  # fmt: skip
+_NOT_DECLARED = ("inner_table", "external", "function")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +74,10 @@ class Catalog:
         """`hourly`, `daily`, … or None."""
         scheme = self.scheme(name)
         return cadence_name(scheme.unit) if scheme is not None else None
+
+    def declared(self) -> dict[QName, Object]:
+        """What the folder has a statement of its own for: no inner tables, nothing that is only mentioned."""
+        return {name: made for name, made in self.objects.items() if made.sql and made.kind not in _NOT_DECLARED}
 
     def views_into(self, target: QName) -> tuple[Object, ...]:
         """All views that write into a table, in order of their names."""

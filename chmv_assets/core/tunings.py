@@ -12,7 +12,6 @@ set". Who decides is `core.tuner`.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -76,18 +75,6 @@ class Tuning:
 def shown(previous: int | None, base: int) -> str:
     """A value as it stood: what is in force, and whether somebody had set it."""
     return f"{base} (not set)" if previous is None else str(previous)
-
-
-def setting_of(engine_full: str, setting: str) -> int | None:
-    """What a table sets by itself; None: nothing, the server's default holds.
-
-    >>> text = "MergeTree ORDER BY x SETTINGS inactive_parts_to_delay_insert = 7, parts_to_delay_insert = 60, index_granularity = 8192"
-    >>> setting_of(text, "parts_to_delay_insert"), setting_of(text, "max_delay_to_insert")
-    (60, None)
-    """
-    _, _, settings = engine_full.rpartition(" SETTINGS ")
-    found = re.search(rf"(?<!\w){re.escape(setting)} = (\d+)", settings)
-    return int(found.group(1)) if found else None
 
 
 def write_tuning(tuning: Tuning, cluster: str = "") -> Statement:

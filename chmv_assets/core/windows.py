@@ -47,7 +47,7 @@ class TimeColumnError(ChmvError):
         self.column_type = column_type
         super().__init__(
             f"column {column_sql}: found type {column_type} but wanted Date, Date32, DateTime or DateTime64. "
-            "A window is an interval of time. Name another event_time column in chmv.yaml."
+            "A window is an interval of time. Partition the table by a column or an expression of one of these types, or rebuild it as a whole."
         )
 
 

@@ -21,7 +21,7 @@ def read_repaired(site: RecoverySite, ask: Ask) -> RecoveryRecord | None:
     if ask.kind not in _KINDS:
         return None
     statement = read_recoveries(site.journal.cluster, subject=str(ask.subject), statuses=("repaired",))
-    rows = site.server.rows(statement.sql, statement.parameters, statement.settings)
+    rows = site.server.fetch(statement)
     for record in map(decode_recovery, rows):
         if record.recovery == ask.key and record.ended_ms:
             return record if _is_right(site, ask) else None

@@ -18,13 +18,13 @@ def read_open(site: RecoverySite, name: QName) -> Outage | None:
 
 def _read_all_open(site: RecoverySite, name: QName) -> list[Outage]:
     statement = read_outages(site.journal.cluster, view=str(name), statuses=OPEN)
-    return [decode_outage(row) for row in site.server.rows(statement.sql, statement.parameters, statement.settings)]
+    return [decode_outage(row) for row in site.server.fetch(statement)]
 
 
 def read_isolated(site: RecoverySite) -> list[Outage]:
     """Views that are off."""
     statement = read_outages(site.journal.cluster, statuses=("isolated",))
-    return [decode_outage(row) for row in site.server.rows(statement.sql, statement.parameters, statement.settings)]
+    return [decode_outage(row) for row in site.server.fetch(statement)]
 
 
 def open_outage(site: RecoverySite, ask: Ask, status: OutageStatus = "open") -> Outage:

@@ -11,7 +11,7 @@ from typing import Literal
 from chmv_assets.core.errors import RecoveryFailed
 from chmv_assets.core.model import Object
 from chmv_assets.core.recovery import TO_PRIMARY, TO_SNAPSHOT, Ask, Outcome
-from chmv_assets.core.windows import Window, period_start
+from chmv_assets.core.windows import Window
 from chmv_assets.recovery.site import RecoverySite
 from chmv_assets.recovery.windows import align, verify_windows
 from resources.serving import Router
@@ -60,11 +60,10 @@ def _windows(site: RecoverySite, target: Object, ask: Ask) -> list[Window | None
 
 def newest_closed(site: RecoverySite, target: Object) -> Window | None:
     """The newest window of a target that ended before the lateness tolerance; the whole for a target without periods."""
-    scheme = site.pipeline.catalog.schemes.get(target.name)
-    if scheme is None:
+    calendar = site.pipeline.rebuild_calendar(target.name)
+    if calendar is None:
         return None
     policy = site.pipeline.settings.policy(target.name)
     closed = datetime.fromtimestamp(site.clock(), timezone.utc) - timedelta(seconds=policy.lateness_tolerance_seconds)
-    zone, unit = site.pipeline.settings.timezone, policy.cadence or scheme.unit
-    end = period_start(closed, unit, zone, scheme.week_mode)
-    return Window(period_start(end - timedelta(microseconds=1), unit, zone, scheme.week_mode), end)
+    end = calendar.start(closed)
+    return Window(calendar.start(end - timedelta(microseconds=1)), end)

@@ -13,7 +13,7 @@ from chmv_assets.core.errors import RecoveryFailed
 from chmv_assets.core.model import Object
 from chmv_assets.core.names import QName
 from chmv_assets.core.rebuild_plan import find_downstream
-from chmv_assets.core.windows import Window, periods
+from chmv_assets.core.windows import Window
 from chmv_assets.pipeline import Pipeline
 from chmv_assets.rebuilders import open_rebuilder
 from chmv_assets.recovery.site import RecoverySite
@@ -32,12 +32,10 @@ class Repaired:
 
 def align(pipeline: Pipeline, target: Object, windows: Iterable[Window]) -> list[Window | None]:
     """The periods of a target that some windows touch, newest first; the whole for a target without periods."""
-    scheme = pipeline.catalog.schemes.get(target.name)
-    if scheme is None:
+    calendar = pipeline.rebuild_calendar(target.name)
+    if calendar is None:
         return [None]
-    zone = pipeline.settings.timezone
-    unit = pipeline.settings.policy(target.name).cadence or scheme.unit
-    found = {one for window in windows for one in periods(window, unit, zone, scheme.week_mode)}
+    found = {one for window in windows for one in calendar.periods(window)}
     return [*sorted(found, reverse=True)]
 
 

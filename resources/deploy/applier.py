@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cached_property
@@ -180,7 +180,12 @@ class Applier:
             )
 
     def _carry_out(self, record: DeployRecord, plan: Plan, catalog: Catalog) -> Applied:
-        with narrowed_readers(self.executor, self.journal, catalog, plan):
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(narrowed_readers(self.executor, self.journal, catalog, plan))
+            except ChmvError as error:
+                self.store.note(record, "failed", record.step, str(error))
+                raise
             return self._take_waves(record, plan, catalog)
 
     def _take_waves(self, record: DeployRecord, plan: Plan, catalog: Catalog) -> Applied:

@@ -41,7 +41,7 @@ class DeployStore:
     ) -> list[DeployRecord]:
         """Deployments, the newest first; none if there is no journal yet. Creates nothing."""
         statement = read_deploys(self.journal.cluster, limit, deploy=deploy, statuses=statuses)
-        rows = self.journal.server.rows_if_there(statement.sql, statement.parameters, statement.settings)
+        rows = self.journal.server.fetch_if_there(statement)
         return [decode_deploy(row) for row in rows]
 
     def find(self, deploy: str) -> DeployRecord:
@@ -69,7 +69,7 @@ class DeployStore:
     def _read_plans(self, what: str, deploys: Collection[str]) -> dict[str, str]:
         self.journal.prepare()  # plans may still stand beside their deployments
         statement = read_plans(what, sorted(deploys), self.journal.cluster)
-        rows = self.journal.server.rows(statement.sql, statement.parameters, statement.settings) if deploys else []
+        rows = self.journal.server.fetch(statement) if deploys else []
         return {str(deploy): str(text) for deploy, text in rows}
 
     def owned_before(self, declared: Collection[QName]) -> tuple[QName, ...]:

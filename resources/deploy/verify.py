@@ -9,12 +9,12 @@ from chmv_assets.core.errors import DeployRefused, ServerError
 from chmv_assets.core.model import Object
 from chmv_assets.core.names import QName, quote_map
 from chmv_assets.core.normal_form import CannotCompare
-from chmv_assets.core.rebuild import Feed, render_share, with_parts
-from chmv_assets.core.reconcile import Share, StoredColumn, build_comparison
+from chmv_assets.core.rebuild import Feed, with_parts
+from chmv_assets.core.reconcile import build_comparison
 from chmv_assets.core.reconcile_sql import decode_counts, render_counts
-from resources.introspect import describe_select
 from resources.rebuild.workbench import Workbench
 from resources.reconcile import BOUNDS
+from resources.shares import build_shares, fetch_stored_columns
 
 _TOO_SLOW = 159
 
@@ -32,24 +32,8 @@ def verify_scratch(
     What takes longer than `seconds` is given up.
     """
     server = bench.executor.server
-    columns = [
-        StoredColumn(name=name, type=kind, default_kind=word, default=text)
-        for name, kind, word, text in server.rows(
-            "SELECT name, type, default_kind, default_expression FROM system.columns "
-            "WHERE database = {d:String} AND table = {t:String} ORDER BY position",
-            {"d": scratch.database, "t": scratch.table},
-        )
-    ]
-    held = [column.name for column in columns if column.default_kind not in ("MATERIALIZED", "ALIAS")]
-    shares = []
-    for feed in feeds:
-        outputs = describe_select(server, feed.select, bench.session(feed.view))
-        shares.append(
-            Share(
-                view=feed.view, facts=bench.catalog.facts.get(feed.view.name), source=feed.source,
-                select=render_share(feed, outputs, held, bench.timezone), outputs=tuple(one for one in outputs if one[0] in held),
-            )
-        )  # fmt: skip
+    columns = fetch_stored_columns(server, scratch)
+    shares = build_shares(bench, feeds, columns)
     try:
         comparison = build_comparison(replace(target, name=scratch), columns, shares, "")
     except CannotCompare as error:

@@ -19,7 +19,7 @@ from resources.journal.store import Journal
 def fetch_diversions(server: Server, cluster: str = "", sources: Iterable[QName] = ()) -> dict[QName, Diversion]:
     """How sources stand, by source; none without a journal. One query; creates nothing."""
     statement = read_diversions(cluster, sources)
-    rows = server.rows_if_there(statement.sql, statement.parameters, statement.settings)
+    rows = server.fetch_if_there(statement)
     return {found.source: found for found in map(decode_diversion, rows)}
 
 

@@ -136,7 +136,7 @@ class Locks:
 
     def _read(self, name: str) -> tuple[LockState, list[LockState], int]:
         statement = read_generations(name, self.cluster)
-        rows = self.server.rows(statement.sql, statement.parameters, statement.settings)
+        rows = self.server.fetch(statement)
         states = [decode_generation(str(table), str(comment)) for table, comment, _ in rows]
         return states[0], states, int(rows[0][2])
 

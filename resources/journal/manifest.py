@@ -18,7 +18,7 @@ def read_taken_files(journal: Journal, source: QName) -> list[TakenFile]:
     """Every content that the source has taken."""
     journal.prepare()
     statement = read_taken(source, journal.cluster)
-    return [decode_taken(row) for row in journal.server.rows(statement.sql, statement.parameters, statement.settings)]
+    return [decode_taken(row) for row in journal.server.fetch(statement)]
 
 
 def take_files(journal: Journal, source: QName, batches: Sequence[Batch]) -> int:
@@ -57,5 +57,5 @@ def read_quarantined(journal: Journal, source: QName, batch: str) -> Mapping[str
     """Reason → bad rows of a batch."""
     journal.prepare()
     statement = count_quarantined(source, batch, journal.cluster)
-    rows = journal.server.rows(statement.sql, statement.parameters, statement.settings)
+    rows = journal.server.fetch(statement)
     return {str(reason): int(count) for reason, count in rows}

@@ -111,7 +111,7 @@ def _commit(
 
 def _run_slice(server: Server, statement: Statement, sleep: Callable[[float], None]) -> None:
     def run() -> None:
-        server.command(statement.sql, statement.parameters, statement.settings)
+        server.run(statement)
 
     call_with_retry(run, sleep=sleep)
 

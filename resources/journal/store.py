@@ -77,7 +77,7 @@ class Journal:
         return Locks(self.server, self.cluster)
 
     def run(self, statement: Statement) -> None:
-        self.server.command(statement.sql, statement.parameters, statement.settings)
+        self.server.run(statement)
 
     def prepare(self) -> None:
         """Create what is missing, migrate what is old, refuse what is newer than this program."""
@@ -126,7 +126,7 @@ class Journal:
     def read_batch(self, source: QName, batch: str) -> BatchRecord | None:
         """What the journal knows of a batch."""
         self.prepare()
-        rows = self._rows(read_batch(source, batch, self.cluster))
+        rows = self.server.fetch(read_batch(source, batch, self.cluster))
         return decode_batch(rows[0]) if rows else None
 
     def read_batches(
@@ -134,14 +134,14 @@ class Journal:
     ) -> list[BatchRecord]:
         """All batches (of a source, of a status) or the newest so many; none if there is no journal yet. Creates nothing."""
         statement = read_batches(self.cluster, source=source, status=status, limit=limit)
-        return [decode_batch(row) for row in self._rows_if_any(statement)]
+        return [decode_batch(row) for row in self.server.fetch_if_there(statement)]
 
     def read_rebuilds(
         self, limit: int | None = None, *, target: str = "", statuses: Sequence[RebuildStatus] = ()
     ) -> list[RebuildRecord]:
         """All rebuilds (of a target, of some statuses) or so many, those that need a look first; none without a journal. Creates nothing."""
         statement = read_rebuilds(statuses, self.cluster, limit, target)
-        return [decode_rebuild(row) for row in self._rows_if_any(statement)]
+        return [decode_rebuild(row) for row in self.server.fetch_if_there(statement)]
 
     def note_batch(
         self,
@@ -199,7 +199,7 @@ class Journal:
     ) -> list[Watermark]:
         """Present watermarks; none if there is no journal yet. Creates nothing."""
         statement = read_watermarks(source, target, self.cluster, between=between)
-        return [decode_watermark(row) for row in self._rows_if_any(statement)]
+        return [decode_watermark(row) for row in self.server.fetch_if_there(statement)]
 
     def move_watermarks(
         self,
@@ -230,12 +230,6 @@ class Journal:
             if changed:
                 self.run(write_watermarks(changed, self.cluster))
         return moved
-
-    def _rows(self, statement: Statement) -> list[tuple[object, ...]]:
-        return self.server.rows(statement.sql, statement.parameters, statement.settings)
-
-    def _rows_if_any(self, statement: Statement) -> list[tuple[object, ...]]:
-        return self.server.rows_if_there(statement.sql, statement.parameters, statement.settings)
 
 
 def _opened(source: QName, target: QName, window: Window) -> Watermark:

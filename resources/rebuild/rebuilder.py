@@ -232,7 +232,7 @@ class Rebuilder(Workbench):
         found: dict[str, str] = {}
         for origin in origins:
             statement = read_published(target.name, origin, journal.cluster)
-            rows = journal.server.rows(statement.sql, statement.parameters, statement.settings)
+            rows = journal.server.fetch(statement)
             found |= {str(window): origin for (window,) in rows}
         return found
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import socket
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -20,6 +18,7 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+from engines import fast_folder, free_port
 from playwright.sync_api import (
     Browser,
     ConsoleMessage,
@@ -113,23 +112,11 @@ def launch() -> Iterator[Browser]:
         chromium.close()
 
 
-def state_folder() -> Path:
-    shared = Path("/dev/shm")
-    fast = shared.is_dir() and os.access(shared, os.W_OK) and shutil.disk_usage(shared).free > 2**31
-    return Path(tempfile.mkdtemp(prefix="chmv-browser-", dir=shared if fast else None))
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.fixture(scope="module")
 def live_demo() -> Iterator[LiveDemo]:
     """The whole demo, small: its own server, data, first runs, web server and daemon."""
     find_chromium()  # before anything slow
-    state = state_folder()
+    state = fast_folder("browser")
     with ExitStack() as ending:
         ending.callback(shutil.rmtree, state, ignore_errors=True)
         ending.callback(stop_engine, state / "engine")

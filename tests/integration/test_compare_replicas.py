@@ -6,20 +6,16 @@ On a server of its own, which is a cluster of itself: `solo` is one replica, `pa
 
 from __future__ import annotations
 
-import shutil
-import socket
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from engines import free_port, own_engine
 
 from chmv_assets.core.catalog import SourceFile, build_catalog
 from chmv_assets.core.compare import Comparison
 from chmv_assets.core.names import QName
 from chmv_assets.live import compare_replicas, compare_with_live
 from resources.clickhouse import Endpoint, Server
-from resources.engine import EngineOptions, start_engine, stop_engine
 from resources.introspect import fetch_objects
 
 DDL = """
@@ -32,30 +28,22 @@ CREATE TABLE r.gone (a UInt8) ENGINE = Memory
 
 @pytest.fixture(scope="module")
 def replicated() -> Iterator[Server]:
-    shared = Path("/dev/shm")
-    folder = Path(tempfile.mkdtemp(prefix="chmv-replicas-", dir=shared if shared.is_dir() else None))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    extra = folder / "config" / "config.d" / "clusters.xml"
-    extra.parent.mkdir(parents=True)
+    port = free_port()
     here = f"<replica><host>127.0.0.1</host><port>{port}</port></replica>"
     away = "<replica><host>127.0.0.2</host><port>9</port></replica>"
-    extra.write_text(
+    config = (
         f"<clickhouse><remote_servers><solo><shard>{here}</shard></solo><pair><shard>{here}{away}</shard></pair>"
         f"<turned><shard>{away}</shard><shard>{here}</shard></turned>"
         "</remote_servers></clickhouse>"
     )
-    info = start_engine(EngineOptions(data_dir=folder, tcp_port=port))
-    try:
-        with Server(Endpoint(info.url)) as server:
-            server.command("CREATE DATABASE r")
-            for statement in DDL.split(";")[:3]:
-                server.command(statement)
-            yield server
-    finally:
-        stop_engine(folder)
-        shutil.rmtree(folder, ignore_errors=True)
+    with (
+        own_engine({"config.d/clusters.xml": config}, port, name="replicas") as info,
+        Server(Endpoint(info.url)) as server,
+    ):
+        server.command("CREATE DATABASE r")
+        for statement in DDL.split(";")[:3]:
+            server.command(statement)
+        yield server
 
 
 class Counting:

@@ -16,7 +16,6 @@ from chmv_assets.definitions import build_definitions
 from chmv_assets.drift import Known, read_drift
 from chmv_assets.pipeline import load_pipeline
 from resources.clickhouse import Server
-from resources.clickhouse_resource import ClickHouseResource
 from resources.engine import EngineInfo
 from resources.journal import Journal
 from sensors.drift import NAME, build_drift_sensor
@@ -50,19 +49,10 @@ class DriftSite(Site):
 
     def tick(self) -> dict[str, bool]:
         """Evaluate, and note the events as the daemon does; gives the checks of this tick by table."""
-        resources = {"clickhouse": ClickHouseResource()}
-        definitions = dg.Definitions(sensors=[self.sensor], resources=resources)
-        with dg.build_sensor_context(
-            instance=self.instance, cursor=self.cursor, definitions=definitions, resources=resources
-        ) as context:
-            data: Any = definitions.resolve_sensor_def(NAME).evaluate_tick(context)
+        data = self.evaluate(self.sensor, self.cursor)
         self.cursor, self.said = data.cursor, data.skip_message or ""
         assert not data.run_requests
-        found: dict[str, bool] = {}
-        for event in data.asset_events:
-            self.instance.report_runless_asset_event(event)
-            found[event.asset_key.path[-1]] = event.passed
-        return found
+        return {event.asset_key.path[-1]: event.passed for event in data.asset_events}
 
     def latest(self, table: str) -> dg.AssetCheckEvaluation:
         key = dg.AssetCheckKey(self.key(table), EQUAL)

@@ -14,9 +14,8 @@ from dagster_site import Site, open_site
 from chmv_assets.assets import build_props
 from chmv_assets.start import resolve_start
 from resources.clickhouse import Server
-from resources.clickhouse_resource import ClickHouseResource
 from resources.engine import EngineInfo
-from sensors.live_partitions import NAME, build_live_partitions_sensor
+from sensors.live_partitions import build_live_partitions_sensor
 
 DDL = """
 CREATE TABLE {db}.hits (at DateTime('UTC'), page String) ENGINE = MergeTree PARTITION BY toYYYYMMDD(at) ORDER BY page;
@@ -47,17 +46,13 @@ class LiveSite(Site):
     def tick(self) -> Told:
         """Evaluate, and note the events as the daemon does."""
         self.moment += 30
-        resources = {"clickhouse": ClickHouseResource()}
-        definitions = dg.Definitions(sensors=[self.sensor], resources=resources)
-        with dg.build_sensor_context(instance=self.instance, definitions=definitions, resources=resources) as context:
-            data: Any = definitions.resolve_sensor_def(NAME).evaluate_tick(context)
+        data = self.evaluate(self.sensor)
         self.said = data.skip_message or ""
         assert not data.run_requests
-        told: Told = {}
-        for event in data.asset_events:
-            self.instance.report_runless_asset_event(event)
-            told[event.asset_key.path[-1], event.partition] = next(iter(event.metadata.values())).value
-        return told
+        return {
+            (event.asset_key.path[-1], event.partition): next(iter(event.metadata.values())).value
+            for event in data.asset_events
+        }
 
     def insert(self, day: str, rows: int = 10) -> None:
         self.command(f"INSERT INTO {{db}}.hits SELECT '{day} 12:00:00', toString(number) FROM numbers({rows})")

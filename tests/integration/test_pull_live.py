@@ -6,15 +6,13 @@ import json
 import os
 import re
 import secrets
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import clickhouse_connect
 import pytest
 from click.testing import CliRunner, Result
 from clickhouse_connect.driver.client import Client
+from engines import bare_client, own_engine
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -27,7 +25,7 @@ from chmv_assets.live import compare_with_live
 from chmv_assets.pipeline import Pipeline, load_pipeline
 from chmv_assets.pull import PullReport, pull
 from resources.clickhouse import Endpoint, Server
-from resources.engine import EngineInfo, EngineOptions, start_engine, stop_engine
+from resources.engine import EngineInfo
 from resources.introspect import fetch_objects
 
 DEMO = Path(__file__).parents[2] / "chmv_assets" / "ddl"
@@ -178,27 +176,16 @@ def hold_law(client: Client, server: Server, folder: Path, databases: list[str],
 @pytest.fixture(scope="module")
 def engine() -> Iterator[EngineInfo]:
     """A server of its own that knows a cluster, for Distributed tables; nobody else's objects are on it."""
-    shared = Path("/dev/shm")
-    folder = Path(tempfile.mkdtemp(prefix="chmv-pull-", dir=shared if shared.is_dir() else None))
-    extra = folder / "config" / "config.d" / "solo.xml"
-    extra.parent.mkdir(parents=True)
-    extra.write_text(
-        "<clickhouse><remote_servers><solo><shard><replica><host>127.0.0.1</host><port>9</port></replica></shard></solo>"
-        "</remote_servers></clickhouse>"
-    )
-    info = start_engine(EngineOptions(data_dir=folder))
-    try:
+    nobody = "<shard><replica><host>127.0.0.1</host><port>9</port></replica></shard>"
+    clusters = f"<clickhouse><remote_servers><solo>{nobody}</solo></remote_servers></clickhouse>"
+    with own_engine({"config.d/solo.xml": clusters}, name="pull") as info:
         yield info
-    finally:
-        stop_engine(folder)
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
 def clickhouse(engine: EngineInfo) -> Iterator[Client]:
-    client = clickhouse_connect.get_client(host="127.0.0.1", port=engine.http_port, autogenerate_session_id=False)
-    yield client
-    client.close()
+    with bare_client(engine) as client:
+        yield client
 
 
 @pytest.fixture(scope="module")

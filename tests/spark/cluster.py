@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from engines import free_port
 
 from resources.spark_session import spark_home
 from resources.toolchain import find_java
@@ -125,13 +126,6 @@ def spark_process(folder: Path, command: list[str]) -> Iterator[SparkProcess]:
         except subprocess.TimeoutExpired:
             popen.kill()
             popen.wait()
-
-
-def free_port() -> int:
-    """A port of the loopback interface that nobody listens on right now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def wait_for(process: SparkProcess, ready: str) -> None:

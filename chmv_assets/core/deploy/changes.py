@@ -31,6 +31,16 @@ def worst(risks: tuple[Risk, ...]) -> Risk:
     return max(risks, key=RISKS.index, default="safe")
 
 
+def allowed_risks(*, rewrite: bool, destructive: bool) -> tuple[Risk, ...]:
+    """What a permission covers: whoever allows to destroy allows to rewrite as well.
+
+    >>> allowed_risks(rewrite=False, destructive=True)
+    ('rewrites data', 'destructive')
+    """
+    wanted: dict[Risk, bool] = {"rewrites data": rewrite or destructive, "destructive": destructive}
+    return tuple(risk for risk, is_allowed in wanted.items() if is_allowed)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """One object that is not what is declared, and what is done about it."""

@@ -22,7 +22,6 @@ from chmv_assets.core.model import Object
 from chmv_assets.core.names import QName, quote_identifier, quote_string
 from chmv_assets.core.render_create import statement_of
 
-_NOT_DECLARED = ("inner_table", "external", "function")
 _OF_A_VIEW = {"COMMENT"}  # of an incremental view, and changed in place
 
 
@@ -39,11 +38,6 @@ class Sides:
     owned_before: Sequence[QName] = ()  # what earlier plans declared
 
 
-def declared_objects(catalog: Catalog) -> dict[QName, Object]:
-    """What the folder declares itself: no inner tables, nothing that is only mentioned."""
-    return {name: made for name, made in catalog.objects.items() if made.sql and made.kind not in _NOT_DECLARED}
-
-
 def fingerprint(texts: Mapping[QName, str]) -> str:
     """A state in a few letters."""
     digest = hashlib.sha256()
@@ -54,7 +48,7 @@ def fingerprint(texts: Mapping[QName, str]) -> str:
 
 def scope_of(declared: Catalog, owned_before: Iterable[QName]) -> set[QName]:
     """The objects that a plan is about."""
-    return {*declared_objects(declared), *owned_before}
+    return {*declared.declared(), *owned_before}
 
 
 def build_plan(
@@ -67,7 +61,7 @@ def build_plan(
     doubtful: Sequence[QName] = (),
 ) -> Plan:
     """Put a plan together. Its id is made of both states, so the same question has the same answer."""
-    mine = declared_objects(sides.declared)
+    mine = sides.declared.declared()
     scope = scope_of(sides.declared, sides.owned_before)
     live = fingerprint({name: sides.texts.get(name, "") for name in scope})
     wanted = fingerprint({name: made.digest for name, made in mine.items()})

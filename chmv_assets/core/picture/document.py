@@ -11,6 +11,7 @@ from datetime import datetime, time, timedelta
 from typing import Any
 
 from chmv_assets.core.catalog import Catalog
+from chmv_assets.core.groups import group_of
 from chmv_assets.core.model import VIEW_KINDS, Edge, Object, Role
 from chmv_assets.core.names import QName, display_identifier
 from chmv_assets.core.outages import Outage
@@ -38,7 +39,7 @@ def build_document(catalog: Catalog, settings: Settings, seen: Seen | None, titl
     """All that the page shows."""
     names = sorted(catalog.objects)
     roles = catalog.roles()
-    groups = {name: _group(settings, name) for name in names}
+    groups = {name: group_of(catalog, settings, name) for name in names}
     labels = {name: _label(catalog, catalog.objects[name]) for name in names}
     sizes = [NodeSize(name=name, width=_width(*labels[name]), group=groups[name]) for name in names]
     layout = build_layout(sizes, catalog.edges)
@@ -87,10 +88,6 @@ def _edges(
         }
         for edge in catalog.edges
     ]
-
-
-def _group(settings: Settings, name: QName) -> str:
-    return settings.policy(name).group or name.database
 
 
 def _shape(made: Object, role: Role) -> str:

@@ -10,10 +10,11 @@ import pytest
 from deploy_changes import CHANGES
 from deploy_stage import ALL, Stage
 
-from chmv_assets.core.errors import ChmvError, DeployRefused
+from chmv_assets.core.errors import ChmvError, DeployRefused, ServerError
 from chmv_assets.core.names import QName
 from chmv_assets.deploy import make_rollback, open_applier
 from resources.clickhouse import Server
+from resources.deploy.store import DeployStore
 from resources.journal import Journal
 from resources.serving import Router
 
@@ -115,3 +116,23 @@ def test_a_target_whose_readers_are_on_the_snapshot_waits(stage: Stage) -> None:
     CHANGES["changed_filter"](stage)
     with pytest.raises(DeployRefused, match=r"its readers are on the snapshot \(a repair\)"):
         stage.apply(stage.plan())
+
+
+def test_a_deployment_whose_readers_cannot_be_prepared_is_noted_as_failed(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve(stage)
+    CHANGES["removed_column"](stage)
+    plan = stage.plan()
+
+    def refuse(*_: object) -> None:
+        raise ServerError("no more threads", code=439, code_name="CANNOT_SCHEDULE_TASK")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Router, "narrow", refuse)
+        with pytest.raises(ServerError, match="no more threads"):
+            stage.apply(plan)
+    (failed,) = [one for one in DeployStore(Journal(stage.server)).read() if one.plan_id == plan.plan_id]
+    assert (failed.status, failed.step) == ("failed", 0) and "no more threads" in failed.detail
+    open_applier(stage.server, lambda _line: None).resume()
+    stage.check()

@@ -75,6 +75,15 @@ class MortalServer:
     def command(self, *args: Any) -> Any:
         return self._live(lambda: self.server.command(*args))
 
+    def fetch(self, statement: Any) -> Any:
+        return self._live(lambda: self.server.fetch(statement))
+
+    def fetch_if_there(self, statement: Any) -> Any:
+        return self._live(lambda: self.server.fetch_if_there(statement))
+
+    def run(self, statement: Any) -> Any:
+        return self._live(lambda: self.server.run(statement))
+
 
 def stage(server: Any, source: QName, batch: str, owner: str, attempt: str) -> list[Slice]:
     """What the workers do; a zombie attempt leaves rows behind as well."""

@@ -47,7 +47,7 @@ def test_two_drivers_that_commit_the_same_batch_at_once_are_exact(
     def commit() -> None:
         with Server(server.endpoint) as own:
             for statement in plan_commit(source, batch, [name for name, _ in COLUMNS], slices):
-                own.command(statement.sql, statement.parameters, statement.settings)
+                own.run(statement)
 
     run_all([commit] * 4)
     assert finish_batch(journal, source, batch).detail == "two files; finished from staging"

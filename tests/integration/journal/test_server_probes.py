@@ -41,7 +41,7 @@ def test_a_source_without_deduplication_is_refused_with_the_statements_that_cure
         journal.note_batch(source, "cured", "staged", slices=slices)
         for _ in range(2):
             for one in plan_commit(source, "cured", [name for name, _ in COLUMNS], slices):
-                server.command(one.sql, one.parameters, one.settings)
+                server.run(one)
         finish_batch(journal, source, "cured")
         assert facts(server, source, "cured") == EXACT
         assert "no such table" in probe_capability(server, QName(bare, "nothing")).problems[0]
@@ -67,7 +67,7 @@ def test_null_tables_pass_tokens_on_to_what_is_behind_them(server: Server, datab
     slices = stage(server, source, "through", "a", "one")
     journal.note_batch(source, "through", "staged", slices=slices)
     for one in plan_commit(source, "through", [name for name, _ in COLUMNS], slices):
-        server.command(one.sql, one.parameters, one.settings)
+        server.run(one)
     finish_batch(journal, source, "through")
     counted = server.rows(f"SELECT count(), uniqExact(id) FROM {database}.behind")
     assert counted == [(TASKS * ROWS, TASKS * ROWS)]

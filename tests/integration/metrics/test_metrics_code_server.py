@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from engines import free_port
 from prometheus_client.parser import text_string_to_metric_families
 
 from resources.engine import EngineInfo
@@ -21,12 +21,6 @@ from resources.engine import EngineInfo
 THOROUGH = bool(os.environ.get("CHMV_THOROUGH"))
 ROOT = Path(__file__).parents[3]
 DDL = "CREATE TABLE metrics_code_server.t (a UInt8) ENGINE = MergeTree ORDER BY a;"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager

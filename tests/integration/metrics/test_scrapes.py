@@ -124,7 +124,7 @@ def site(tmp_path: Path, engine: EngineInfo, server: Server, clickhouse: Client,
 
 
 def run(server: Server, statement: object) -> None:
-    server.command(statement.sql, statement.parameters, statement.settings)  # type: ignore[attr-defined]
+    server.run(statement)  # type: ignore[attr-defined]
 
 
 def test_the_page_of_the_graph_stands_beside_them(site: Site, engine: EngineInfo, clickhouse: Client) -> None:

@@ -6,18 +6,15 @@ Keeper, which the embedded server has not; for ON CLUSTER only the grammar is ch
 
 from __future__ import annotations
 
-import shutil
-import socket
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import clickhouse_connect
 import pytest
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError
+from engines import bare_client, free_port, own_engine
 from rebuild_cases import DAILY_SUM, ROWS, SOURCE
 from rebuild_oracle import Pipe, apply_ddl, day
 
@@ -27,7 +24,7 @@ from chmv_assets.core.names import QName
 from chmv_assets.core.rebuild_plan import Step
 from chmv_assets.core.settings_values import Protocol
 from resources.clickhouse import Endpoint, Server
-from resources.engine import EngineInfo, EngineOptions, start_engine, stop_engine
+from resources.engine import EngineInfo
 from resources.executor import Executor
 from resources.forwarders import fetch_forwarders, fetch_undelivered
 from resources.introspect import fetch_running_inserts
@@ -38,40 +35,25 @@ CLUSTER = "solo"
 NO_KEEPER = (139, 392)  # parsed, understood, and then there is no Keeper
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.fixture(scope="module")
 def solo() -> Iterator[EngineInfo]:
     """A server with a cluster of itself, and with the background senders that the embedded one leaves out."""
-    shared = Path("/dev/shm")
-    folder = Path(tempfile.mkdtemp(prefix="chmv-solo-", dir=shared if shared.is_dir() else None))
-    port = _free_port()
-    extra = folder / "config" / "config.d" / "solo.xml"
-    extra.parent.mkdir(parents=True)
-    extra.write_text(
+    port = free_port()
+    config = (
         "<clickhouse><background_distributed_schedule_pool_size>2</background_distributed_schedule_pool_size>"
         "<background_buffer_flush_schedule_pool_size>2</background_buffer_flush_schedule_pool_size>"
         "<remote_servers><solo><shard><internal_replication>true</internal_replication><replica><host>127.0.0.1</host>"
         f"<port>{port}</port></replica></shard></solo><dead><shard><internal_replication>true</internal_replication><replica>"
         "<host>127.0.0.1</host><port>9</port></replica></shard></dead></remote_servers></clickhouse>"
     )
-    info = start_engine(EngineOptions(data_dir=folder, tcp_port=port))
-    try:
+    with own_engine({"config.d/solo.xml": config}, port, name="solo") as info:
         yield info
-    finally:
-        stop_engine(folder)
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
 def client(solo: EngineInfo) -> Iterator[Client]:
-    found = clickhouse_connect.get_client(host="127.0.0.1", port=solo.http_port, autogenerate_session_id=False)
-    yield found
-    found.close()
+    with bare_client(solo) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")

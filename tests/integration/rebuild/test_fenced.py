@@ -9,13 +9,14 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from engines import own_engine
 from fenced_site import ARRIVAL, CHAIN, HOT, HOT_DAY, LEAD, ONE, TWO, Site
 
 from chmv_assets.core.errors import RebuildRefused
 from chmv_assets.core.names import QName
 from chmv_assets.core.rebuild_plan import Step
 from resources.clickhouse import Endpoint, Server
-from resources.engine import EngineInfo, EngineOptions, start_engine, stop_engine
+from resources.engine import EngineInfo
 from resources.executor import Executor
 from resources.rebuild.unfence import LATE_RAISE, LATE_ROWS, WayOut
 
@@ -251,14 +252,10 @@ RIGHTS = """<clickhouse><users><writer><password></password><networks><ip>127.0.
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineInfo]:
+def guarded() -> Iterator[EngineInfo]:
     """A server with a user that may do nothing but insert."""
-    folder = tmp_path_factory.mktemp("engine")
-    users = folder / "config" / "users.d"
-    users.mkdir(parents=True)
-    (users / "writer.xml").write_text(RIGHTS)
-    yield start_engine(EngineOptions(data_dir=folder))
-    stop_engine(folder)
+    with own_engine({"users.d/writer.xml": RIGHTS}, name="guarded") as info:
+        yield info
 
 
 @pytest.mark.parametrize(

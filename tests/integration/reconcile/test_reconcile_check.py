@@ -15,11 +15,11 @@ from click.testing import CliRunner
 from dagster_site import Site, open_site
 from reconcile_bench import Bench
 
+from chmv_assets.check_steps import Judgement
 from chmv_assets.cli.main import main
 from chmv_assets.core.names import QName
 from chmv_assets.core.watermarks import BatchOutcome, Watermark, advance
 from chmv_assets.core.windows import window_of_key
-from chmv_assets.reconcile_check import Verdict
 from resources.clickhouse import Server
 from resources.engine import EngineInfo
 from resources.journal import Journal
@@ -103,9 +103,9 @@ def test_the_check_knows_whether_its_target_was_materialized(
 ) -> None:
     told: list[bool] = []
 
-    def judge(*_: Any, was_materialized: bool) -> Verdict:
+    def judge(*_: Any, was_materialized: bool) -> Judgement:
         told.append(was_materialized)
-        return Verdict(passed=True, severity=dg.AssetCheckSeverity.WARN, description="", metadata={})
+        return Judgement(passed=True, severity=dg.AssetCheckSeverity.WARN, description="", metadata={})
 
     monkeypatch.setattr("chmv_assets.asset_checks.judge_target", judge)
     place.run(*tables, partition_key="2026-10-03")

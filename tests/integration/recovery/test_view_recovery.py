@@ -211,7 +211,7 @@ def test_a_partition_that_was_dropped_is_seen_even_if_its_blocks_do_not_tell(sit
         target=daily, partition_id=today, max_block=2**62, table_uuid=str(uuid), copied_ms=int(time.time() * 1000), version=1
     )  # fmt: skip
     statement = write_guards([guard])
-    server.command(statement.sql, statement.parameters, statement.settings)
+    server.run(statement)
     assert daily not in site.read().lost
     site.run(f"ALTER TABLE {{db}}.daily DROP PARTITION ID '{today}'")
     insert(server, site.database, 8_000_001, [])

@@ -6,10 +6,10 @@ import os
 import random
 import shutil
 import signal
-import tempfile
 import threading
 import time
-from pathlib import Path
+
+from engines import fast_folder
 
 from chaos.processes import wait_gone
 from resources.engine import EngineInfo, EngineOptions, start_engine, stop_engine
@@ -22,9 +22,7 @@ class MortalServer:
     """Started on creation. `crash` ends it by SIGKILL and starts it again; safe to call from any thread."""
 
     def __init__(self) -> None:
-        shared = Path("/dev/shm")
-        usable = shared.is_dir() and os.access(shared, os.W_OK) and shutil.disk_usage(shared).free > 2**30
-        self.folder = Path(tempfile.mkdtemp(prefix="chmv-chaos-", dir=shared if usable else None))
+        self.folder = fast_folder("chaos")
         self.crashes = 0
         self.down_seconds = 0.0  # in sum
         self._lock = threading.Lock()

@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from chmv_assets.core.capabilities import setting_of
 from chmv_assets.core.errors import ChmvError
 from chmv_assets.core.names import QName
 from chmv_assets.core.thresholds import Limits
 from chmv_assets.core.tuner import Decision, Reading, Sample, Tunable, decide, judge_watch
 from chmv_assets.core.tuner_order import dump_order, load_order, order_of
-from chmv_assets.core.tunings import DELAY, MAX_DELAY, PARALLELISM, Tuning, setting_of, split_tuned
+from chmv_assets.core.tunings import DELAY, MAX_DELAY, PARALLELISM, Tuning, split_tuned
 from chmv_assets.core.verdict_parts import Comparison, Difference
 
 T, S = QName("d", "t"), QName("d", "s")

@@ -6,12 +6,13 @@ import base64
 import hashlib
 import json
 import re
-from datetime import datetime, timezone
+from datetime import date, datetime, timezone
 from html.parser import HTMLParser
 from typing import Any
 
 import pytest
 
+from chmv_assets.assets import build_props
 from chmv_assets.core.catalog import Catalog, SourceFile, build_catalog
 from chmv_assets.core.names import QName
 from chmv_assets.core.picture.document import shorten
@@ -19,6 +20,8 @@ from chmv_assets.core.picture.page import render_page
 from chmv_assets.core.picture.state import Flow, Seen
 from chmv_assets.core.secrets import mask_secrets
 from chmv_assets.core.settings import Settings
+from chmv_assets.pipeline import DEMO_DDL, load_pipeline
+from chmv_assets.translator import AssetTranslator
 
 HOSTILE = (
     "</script><script>alert(1)</script>", "<img src=x onerror=alert(1)>", "it''s \"quoted\"", "a&b;<!--", "]]>", "naïve_表_😀",
@@ -180,6 +183,18 @@ def test_the_panel_has_what_the_catalog_and_the_server_know() -> None:
     edges = {(data["nodes"][e["from"]]["name"], data["nodes"][e["to"]]["name"]): e for e in data["edges"]}
     fired, written = edges["shop.events", "shop.days_mv"], edges["shop.days_mv", "shop.days"]
     assert (fired["rows"], written["rows"]) == (999, 9) and fired["width"] > written["width"] > 1.5
+
+
+def test_groups_are_those_of_dagsters_graph() -> None:
+    """A view without a group of its own stands with its target, on both."""
+    pipeline = load_pipeline(DEMO_DDL)
+    nodes = data_of(render_page(pipeline.catalog, pipeline.settings))["nodes"]
+    translator = AssetTranslator()
+    specs = [translator.get_asset_spec(props) for props in build_props(pipeline, date(2026, 11, 1))]
+    assert {node["name"]: node["group"] for node in nodes} == {
+        ".".join(spec.key.path): spec.group_name for spec in specs
+    }
+    assert {node["name"]: node["group"] for node in nodes}["shop.revenue_orders_mv"] == "sales"
 
 
 def test_without_a_server_nothing_is_pretended(page: str) -> None:
