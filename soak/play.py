@@ -26,10 +26,11 @@ from soak.growth import Sampler
 from soak.proxy import ResettingProxy
 from soak.report import match_repairs, render
 from soak.scene import SOAK_DDL, SOURCES, Scene, Timeline, marked_processes
-from soak.site import running_site
+from soak.site import LATE_AGAIN, running_site
 from soak.verdict import Findings, Reads, judge
 
 _POLL_SECONDS = 3.0
+_RIPE_SECONDS = LATE_AGAIN + 15.0  # the last late rows may wait so long for their repair, and nobody can see that
 _GAPS = {True: (3.0, 9.0), False: (4.0, 8.0)}  # seconds between two actions, of everything and of the cheap ones
 
 
@@ -158,13 +159,13 @@ def _settle(scene: Scene, seconds: float) -> str:
         writer.late_share = 0.0
     start_merges(scene)
     settle_deploys(scene)
-    _wait_until_quiet(scene, deadline - seconds / 3)
+    _wait_until_quiet(scene, deadline - seconds / 3, _POLL_SECONDS)
     for writer in scene.writers:
         writer.stop()
     scene.timeline.note("writers stopped")
     _clear_up(scene)
     while True:
-        quiet = _wait_until_quiet(scene, deadline)
+        quiet = _wait_until_quiet(scene, deadline, _RIPE_SECONDS)
         wrong = [sentence for one in compare_targets(scene) for sentence in one.wrong]
         scene.timeline.note("compared", wrong=wrong[:5])
         if quiet and not wrong:
@@ -174,12 +175,14 @@ def _settle(scene: Scene, seconds: float) -> str:
         time.sleep(_POLL_SECONDS)
 
 
-def _wait_until_quiet(scene: Scene, deadline: float) -> bool:
+def _wait_until_quiet(scene: Scene, deadline: float, calm_seconds: float) -> bool:
+    """Wait until nothing has been open for so long."""
     last: tuple[str, ...] = ()
-    calm = 0
-    while calm < 2:
+    calm_since = time.monotonic()
+    while time.monotonic() - calm_since < calm_seconds:
         found = find_open(scene)
-        calm = 0 if found else calm + 1
+        if found:
+            calm_since = time.monotonic()
         if found != last:
             scene.timeline.note("open", what=found[:6])
         last = found

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
@@ -177,14 +177,25 @@ def last_line(said: str) -> str:
     return lines[-1][-400:] if lines else ""
 
 
+def _ancestors(pid: int) -> Iterator[int]:
+    """A process, its parent, and so on."""
+    while pid > 0:
+        yield pid
+        try:
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            return
+
+
 def marked_processes(folder: Path) -> dict[int, str]:
-    """Processes that belong to a site, by the folder in their environment or command line; not ourselves."""
+    """Processes that belong to a site, by the folder in their environment or command line; not ourselves, nor who has started us."""
     found: dict[int, str] = {}
+    ours = set(_ancestors(os.getpid()))
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
             mark = str(folder / "ddl").encode()
             is_marked = mark in (entry / "environ").read_bytes() or str(folder) in command
-            if command and is_marked and int(entry.name) not in (os.getpid(), os.getppid()):
+            if command and is_marked and int(entry.name) not in ours:
                 found[int(entry.name)] = command
     return found

@@ -59,6 +59,7 @@ CREATE MATERIALIZED VIEW shop.checked_mv TO shop.checked AS SELECT toDate(at) AS
 """
 TARGETS = ("hourly", "monthly", "latest", "by_country", "checked")
 DAYS, BASE_ROWS = 5, 5000
+LATE_AGAIN = 60  # seconds until a window is repaired for late rows again
 _STARTS = 5  # of a server that was killed
 USERS = 200
 READS = {
@@ -78,7 +79,7 @@ default_database: shop
 start: "{start:%Y-%m-%d}"
 sources:
   shop.events: {{event_time: at, arrival: arrived, landing: {{path: landing, format: jsonl}}}}
-{sources}thresholds: {{sensor_every: 5, peak_starts: 0, peak_ends: 0, probe_after: 5, retry_after: 5, snapshot_every: 60}}
+{sources}thresholds: {{sensor_every: 5, peak_starts: 0, peak_ends: 0, probe_after: 5, retry_after: 5, snapshot_every: 60, late_again: {LATE_AGAIN}}}
 """
 
 
