@@ -6,7 +6,9 @@ inspects these signatures.)
 """
 
 import json
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import dagster as dg
@@ -16,6 +18,7 @@ from chmv_assets.core.deficits import CHECK, EQUAL, WHOLE, dump_window
 from chmv_assets.core.errors import ChmvError
 from chmv_assets.core.names import QName
 from chmv_assets.core.recovery import (
+    SAY_SECONDS,
     Ask,
     Outcome,
     RecoveryKind,
@@ -32,6 +35,7 @@ from chmv_assets.pipeline import Pipeline
 from chmv_assets.recovery.site import RecoverySite
 from chmv_assets.status_events import find_changes
 from chmv_assets.translator import AssetTranslator, NodeProps
+from resources.clickhouse import Server
 from resources.clickhouse_resource import ClickHouseResource
 from resources.journal import open_journal
 
@@ -173,7 +177,8 @@ def carry_out(site: RecoverySite, ask: Ask, handler: Handler) -> tuple[Outcome, 
     started = site.now_ms()
     note(site, ask, "running", started, 0, None)
     try:
-        outcome = handler(site, ask)
+        with _keep_saying(site, ask, started):
+            outcome = handler(site, ask)
     except BaseException as error:
         failed = Outcome(tier=0, steps=(*site.steps, f"failed: {error}"[:500]))
         note(site, ask, "failed", started, site.now_ms(), failed)
@@ -181,22 +186,47 @@ def carry_out(site: RecoverySite, ask: Ask, handler: Handler) -> tuple[Outcome, 
     return outcome, note(site, ask, outcome.status, started, site.now_ms(), outcome)
 
 
+@contextmanager
+def _keep_saying(site: RecoverySite, ask: Ask, started_ms: int) -> Iterator[None]:
+    """For the length of a block, a thread with a connection of its own says that the repair runs: who is killed says nothing more, and is not waited for."""
+    done = threading.Event()
+
+    def say() -> None:
+        while not done.wait(SAY_SECONDS):
+            with suppress(ChmvError), Server(site.server.endpoint) as server:
+                server.run(write_recovery(_record(site, ask, "running", started_ms, 0, None), site.journal.cluster))
+
+    thread = threading.Thread(target=say, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
 def note(
     site: RecoverySite, ask: Ask, status: RecoveryStatus, started_ms: int, ended_ms: int, outcome: Outcome | None
 ) -> RecoveryRecord:
     """Write how a repair stands."""
+    record = _record(site, ask, status, started_ms, ended_ms, outcome)
+    site.journal.run(write_recovery(record, site.journal.cluster))
+    return record
+
+
+def _record(
+    site: RecoverySite, ask: Ask, status: RecoveryStatus, started_ms: int, ended_ms: int, outcome: Outcome | None
+) -> RecoveryRecord:
     told = (
         {}
         if outcome is None
         else {"steps": list(outcome.steps), "before": dict(outcome.before), "after": dict(outcome.after)}
     )
-    record = RecoveryRecord(
+    return RecoveryRecord(
         recovery=ask.key, kind=ask.kind, subject=ask.subject, damage=ask.damage, tier=outcome.tier if outcome else 0, status=status,
         detected_ms=ask.detected_ms, started_ms=started_ms, ended_ms=ended_ms, detail=json.dumps({**told, "seen": dict(ask.seen)}),
         owner=site.journal.owner, version=site.journal.versions.next(),
     )  # fmt: skip
-    site.journal.run(write_recovery(record, site.journal.cluster))
-    return record
 
 
 def seen_text(ask: Ask) -> str:

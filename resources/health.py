@@ -14,7 +14,7 @@ from chmv_assets.core.names import QName, parse_qname
 from chmv_assets.core.outages import OUTAGES, OutageStatus
 from chmv_assets.core.own_tables import OWN_DATABASE
 from chmv_assets.core.rebuild_journal import REBUILDS
-from chmv_assets.core.recovery import RECOVERIES, RUNNING_SECONDS
+from chmv_assets.core.recovery import ALIVE_SECONDS, RECOVERIES, RUNNING_SECONDS
 from chmv_assets.core.serving_journal import GUARDS, render_least_offset
 from resources.clickhouse import Server
 
@@ -160,7 +160,7 @@ _STATES: dict[QName, str] = {
     RECOVERIES.name: (
         "SELECT 'repairing', subject, '', '', toInt64(0), toInt64(0), emptyArrayInt64() "
         f"FROM {RECOVERIES.sql} FINAL WHERE kind = 'view' AND status = 'running' "
-        f"AND updated_at > now() - INTERVAL {RUNNING_SECONDS} SECOND GROUP BY subject"
+        f"AND updated_at > now() - INTERVAL {ALIVE_SECONDS} SECOND GROUP BY subject"
     ),
 }  # fmt: skip
 _LOGS = (

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from chmv_assets.core.catalog import Catalog
+from chmv_assets.core.deploy.deploy_journal import DEPLOY_LOCK
 from chmv_assets.core.errors import LockRefused, RouteRefused, ServerError
 from chmv_assets.core.model import Object
 from chmv_assets.core.names import QName
@@ -73,6 +74,18 @@ class SnapshotResult:
     complete: bool = False  # nothing was left out this time
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Missing:
+    """Targets whose copies have another shape, have no copies, whose view is not what it should be."""
+
+    stale: Sequence[Object]
+    new: Sequence[Object]
+    views: Sequence[Object]
+
+    def __bool__(self) -> bool:
+        return bool(self.stale or self.new or self.views)
+
+
 @dataclass
 class Router:
     """Serving views of one catalog on one server. Not for sharing between threads."""
@@ -86,6 +99,7 @@ class Router:
     only_declared: bool = (
         False  # views ask for no column that is not declared: during a deployment, those are about to go
     )
+    deploying: bool = False  # it is a deployment that asks, and holds their lock
     _names: dict[QName, QName] = field(default_factory=dict)
 
     @cached_property
@@ -108,33 +122,49 @@ class Router:
         return fetch_routes(self.server, self.journal.cluster)
 
     def ensure(self, targets: Sequence[Object] | None = None, live: Live | None = None) -> tuple[QName, ...]:
-        """Make what is missing of databases, snapshots, twins and views; gives the views that were made anew."""
+        """Make what is missing of databases, snapshots, twins and views; gives the views that were made anew.
+
+        A deployment looks after the readers of what it changes. While somebody else's runs, everything stays as it is.
+        """
         targets = self.targets() if targets is None else targets
         self.journal.prepare()
         live = live or self.look(targets)
-        there = [one for one in targets if one.name in live.uuids or twin_name(one.name) in live.uuids]
-        stale = [one for one in there if self._shape_changed(one, live)]
-        new = [
-            one for one in there if twin_name(one.name) not in live.uuids or snapshot_name(one.name) not in live.uuids
-        ]
-        made = [
-            one
-            for one in there
-            if one in stale or live.marks.get(self.view_of(one.name)) != mark_in(self._render(one, live))
-        ]
-        if new or stale or made:
+        if not self._find_missing(targets, live):
+            return ()
+        if self.deploying:
+            return self._make(targets, live)
+        try:
+            with self.journal.locks.hold(DEPLOY_LOCK, self.journal.owner, lease_seconds=_LEASE_SECONDS):
+                return self._make(targets, self.look(targets))  # one may have ended since
+        except LockRefused:
+            self.log("serving views: a deployment is under way, they are made after it")
+            return ()
+
+    def _make(self, targets: Sequence[Object], live: Live) -> tuple[QName, ...]:
+        missing = self._find_missing(targets, live)
+        if missing:
             for database in (SNAPSHOT_DATABASE, SERVING_DATABASE):
                 self.executor.create_database(database)
-        for target in stale:
+        for target in missing.stale:
             self._unguard_all(target, live)
             self.renew(target.name)
-        for target in (one for one in new if one not in stale):
+        for target in (one for one in missing.new if one not in missing.stale):
             if target.name in live.uuids:
                 self.executor.create_like(twin_name(target.name), target.name)
             self.executor.create_like(snapshot_name(target.name), twin_name(target.name))
-        for target in made:
+        for target in missing.views:
             self.executor.run_ddl(str(self.view_of(target.name)), self._render(target, live))
-        return tuple(self.view_of(one.name) for one in made)
+        return tuple(self.view_of(one.name) for one in missing.views)
+
+    def _find_missing(self, targets: Sequence[Object], live: Live) -> _Missing:
+        there = [one for one in targets if one.name in live.uuids or twin_name(one.name) in live.uuids]
+        stale = [one for one in there if self._shape_changed(one, live)]
+        marks = {one.name: mark_in(self._render(one, live)) for one in there}
+        return _Missing(
+            stale=stale,
+            new=[one for one in there if not {twin_name(one.name), snapshot_name(one.name)} <= live.uuids.keys()],
+            views=[one for one in there if one in stale or live.marks.get(self.view_of(one.name)) != marks[one.name]],
+        )
 
     def renew(self, target: QName) -> None:
         """Empty copies of the target's present shape take the place of those that are there: a reader's view never lacks a table that it names."""
@@ -227,6 +257,8 @@ class Router:
             return "there is no such table on the server"
         if self._route(target.name, live) == "snapshot":
             return "readers are on the snapshot"
+        if snapshot_name(target.name) not in live.uuids or self._shape_changed(target, live):
+            return "its copies have to be made anew, and a deployment is under way"
         broken = [view.name for view in self.catalog.views_into(target.name) if view.name in live.outages]
         return f"{broken[0]} has an open outage: {live.outages[broken[0]].damage}" if broken else ""
 

@@ -13,7 +13,7 @@ from chmv_assets.core.model import Object
 from chmv_assets.core.names import QName, parse_qname
 from chmv_assets.core.own_tables import Statement, read_settings
 from chmv_assets.core.rebuild_plan import find_downstream
-from chmv_assets.core.recovery import RUNNING_SECONDS, RecoveryRecord, decode_recovery, read_recoveries
+from chmv_assets.core.recovery import ALIVE_SECONDS, RecoveryRecord, decode_recovery, read_recoveries
 from chmv_assets.core.serving import Status, TargetFacts, status_of
 from chmv_assets.core.settings import Settings
 from chmv_assets.core.watermarks import WATERMARKS
@@ -77,7 +77,7 @@ def _one(
         outages=tuple(outages),
         repairs_running=tuple(
             one.damage for one in mine
-            if one.status == "running" and one.kind != "route" and now_ms - one.started_ms < RUNNING_SECONDS * 1000
+            if one.status == "running" and one.kind != "route" and now_ms - one.said_ms < ALIVE_SECONDS * 1000
         ),
         stale_seconds=(now_ms - stale[name]) / 1000 if name in stale else None,
     )  # fmt: skip

@@ -17,6 +17,7 @@ from typing import Any, Literal
 from chmv_assets.core.errors import ChmvError
 from chmv_assets.core.names import QName, parse_qname
 from chmv_assets.core.own_tables import OWN_DATABASE, OwnTable, Statement, read_settings
+from chmv_assets.core.versions import split_version
 from chmv_assets.core.windows import Window
 
 RECOVERIES = OwnTable(
@@ -31,7 +32,9 @@ RECOVERIES = OwnTable(
 RecoveryKind = Literal["view", "late", "backlog", "route"]
 KINDS: tuple[RecoveryKind, ...] = ("view", "late", "backlog", "route")
 TO_SNAPSHOT, TO_PRIMARY = "to snapshot", "to primary"  # the damages of kind "route"
-RUNNING_SECONDS = 3_600  # a repair that says "running" for longer has died
+RUNNING_SECONDS = 3_600  # a rebuild that says "running" for longer has died
+SAY_SECONDS = 30.0  # so often a repair says that it runs
+ALIVE_SECONDS = 180  # one that has not said so for longer has died
 RecoveryStatus = Literal["running", "repaired", "failed", "isolated"]
 
 
@@ -119,6 +122,11 @@ class RecoveryRecord:
     detail: str = ""  # JSON: steps, before, after
     owner: str = ""
     version: int = 0
+
+    @property
+    def said_ms(self) -> int:
+        """When it was written last."""
+        return max(self.started_ms, split_version(self.version).milliseconds)
 
     @property
     def seconds_to_detect_and_repair(self) -> float:

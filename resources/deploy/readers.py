@@ -38,7 +38,7 @@ def narrowed_readers(executor: Executor, journal: Journal, catalog: Catalog, pla
     """
     changed = {change.name for change in plan.changes}
     targets = [one for one in serving_targets(catalog) if one.name in changed]
-    router = Router(executor.server, journal, catalog, 0.0, log=executor.log)
+    router = Router(executor.server, journal, catalog, 0.0, log=executor.log, deploying=True)
     narrowed = router.narrow(targets) if targets else ()
     try:
         yield
@@ -59,7 +59,7 @@ def refresh_copies(executor: Executor, journal: Journal, catalog: Catalog, cutov
     served = [one for one in targets if snapshot_name(one.name) in there]
     if not served:
         return
-    router = Router(executor.server, journal, catalog, 0.0, log=executor.log, only_declared=True)
+    router = Router(executor.server, journal, catalog, 0.0, log=executor.log, only_declared=True, deploying=True)
     for one in served:
         if one.name in cutover.storage:
             router.renew(one.name)

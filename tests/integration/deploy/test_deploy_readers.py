@@ -10,6 +10,7 @@ import pytest
 from deploy_changes import CHANGES
 from deploy_stage import ALL, Stage
 
+from chmv_assets.core.deploy.deploy_journal import DEPLOY_LOCK
 from chmv_assets.core.errors import ChmvError, DeployRefused, ServerError
 from chmv_assets.core.names import QName
 from chmv_assets.deploy import make_rollback, open_applier
@@ -116,6 +117,29 @@ def test_a_target_whose_readers_are_on_the_snapshot_waits(stage: Stage) -> None:
     CHANGES["changed_filter"](stage)
     with pytest.raises(DeployRefused, match=r"its readers are on the snapshot \(a repair\)"):
         stage.apply(stage.plan())
+
+
+def test_who_refreshes_meanwhile_leaves_the_views_of_a_deployment_alone(stage: Stage) -> None:
+    """The soak found it: `snapshot_job` asked again for a column that a deployment was about to drop."""
+    serving, target = serve(stage), stage.write().catalog.objects[QName(stage.database, "monthly")]
+    CHANGES["removed_column"](stage)
+    after = stage.write().catalog
+    another = Journal(stage.server, owner="another deployment")
+    with another.locks.hold(DEPLOY_LOCK, another.owner):
+        assert Router(stage.server, another, after, 0.0, deploying=True).narrow([after.objects[target.name]])
+        results = serving.refresh_snapshots()
+        assert columns_of(stage, serving.view_of(target.name)) == ["month", "country", "events"]
+        assert not [one for one in results if "deployment" in one.skipped], "their copies are of the right shape"
+    serving.refresh_snapshots()
+    assert columns_of(stage, serving.view_of(target.name)) == ["month", "country", "events", "amount"]
+
+
+def columns_of(stage: Stage, view: QName) -> list[str]:
+    rows = stage.server.rows(
+        "SELECT name FROM system.columns WHERE database = {d:String} AND table = {t:String} ORDER BY position",
+        {"d": view.database, "t": view.table},
+    )
+    return [str(name) for (name,) in rows]
 
 
 def test_a_deployment_whose_readers_cannot_be_prepared_is_noted_as_failed(

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 from view_site import ViewSite, insert, make_site
 
-from chmv_assets.core.recovery import Ask
+from chmv_assets import recovery_job
+from chmv_assets.core.recovery import ALIVE_SECONDS, Ask, Outcome
 from chmv_assets.core.serving_journal import Guard, write_guards
 from chmv_assets.recovery.arrivals import find_windows
-from chmv_assets.recovery.outage_book import read_open
+from chmv_assets.recovery.outage_book import open_outage, read_open
 from chmv_assets.recovery.site import RecoverySite
+from chmv_assets.recovery_job import carry_out, note
 from resources.clickhouse import Server
 from resources.engine import EngineInfo
 from resources.journal import Journal
@@ -111,6 +113,53 @@ def test_the_same_repair_twice_does_no_harm(site: ViewSite) -> None:
         site.repair(ask)
         site.repair(ask)
     assert site.differences() == []
+
+
+def test_a_repair_that_was_killed_is_not_waited_for(site: ViewSite, server: Server) -> None:
+    """The soak found it: a deployment had made the view again, and the outage stayed open for the hour in which the dead repair said that it runs."""
+    create = site.rows("SELECT create_table_query FROM system.tables WHERE database = '{db}' AND name = 'latest_mv'")
+    with site.writer():
+        site.run("DROP TABLE {db}.latest_mv SYNC")
+        time.sleep(0.4)
+        (ask,) = site.tick().asks
+        own = RecoverySite(site.pipeline, server, Journal(server), site.logged.append, run_id="dead")
+        open_outage(own, ask)
+        note(own, ask, "running", own.now_ms(), 0, None)
+        site.run(str(create[0][0]))
+        assert site.tick().asks == (), "it says that it runs"
+        silent = f"updated_at = now64(6) - {ALIVE_SECONDS + 1}"
+        site.run(f"ALTER TABLE chmv.recoveries UPDATE {silent} WHERE status = 'running' SETTINGS mutations_sync = 2")
+        (again,) = site.tick().asks
+        assert again.damage == "rows missed"
+        site.repair(again)
+    assert site.differences() == []
+    assert site.tick().asks == ()
+
+
+def test_a_repair_says_that_it_runs_for_as_long_as_it_does(
+    site: ViewSite, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recovery_job, "SAY_SECONDS", 0.05)
+    ask = Ask(kind="view", subject=site.name("latest_mv"), damage="rows missed", evidence="a test of patience")
+    said: list[tuple[object, ...]] = []
+
+    def look() -> list[tuple[object, ...]]:
+        sql = f"SELECT status, version, updated_at FROM chmv.recoveries FINAL WHERE recovery = '{ask.key}'"
+        return list(server.rows(sql))
+
+    def work(_site: RecoverySite, _ask: Ask) -> Outcome:
+        said.extend(look())
+        deadline = time.monotonic() + 20
+        while said[-1][1] == said[0][1] and time.monotonic() < deadline:
+            time.sleep(0.05)
+            said.extend(look())
+        return Outcome(tier=0, steps=("waited",))
+
+    with Server(server.endpoint) as own:
+        carry_out(RecoverySite(site.pipeline, own, Journal(own), site.logged.append, run_id="test"), ask, work)
+    assert {status for status, *_ in said} == {"running"} and said[-1][1:] > said[0][1:]
+    time.sleep(0.2)
+    assert [status for status, *_ in look()] == ["repaired"], "nobody says so afterwards"
 
 
 def test_a_guarded_partition_that_is_lost_is_computed_again(site: ViewSite, server: Server) -> None:
