@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,8 +11,8 @@ from typing import Any, TypeVar
 import dagster as dg
 import pytest
 from clickhouse_connect.driver.client import Client
+from declared import declared_folder
 
-from chmv_assets.core.statements import SourceFile, split_statements
 from chmv_assets.definitions import build_definitions
 from chmv_assets.pipeline import Pipeline, load_pipeline
 from resources.clickhouse_resource import ClickHouseResource
@@ -74,18 +73,7 @@ def open_site(
 ) -> Iterator[S]:
     """A location of a DDL text and a settings text in a database of a random name, for the length of a block."""
     monkeypatch.setenv("CHMV_CACHE_DIR", str(folder / "cache"))
-    database = f"site_{secrets.token_hex(3)}"
-    text = ddl.replace("{db}", database)
-    declared = folder / "ddl"
-    declared.mkdir()
-    (declared / "all.sql").write_text(text)
-    (declared / "chmv.yaml").write_text(settings.replace("{db}", database))
-    client.command(f"CREATE DATABASE {database}")
-    try:
-        for statement in split_statements(SourceFile(path="all.sql", text=text))[0]:
-            client.command(statement.text)
+    with declared_folder(client.command, folder, "site", ddl, settings) as (declared, database):
         pipeline = load_pipeline(declared)
         with dg.DagsterInstance.ephemeral() as instance:
             yield kind(client, database, pipeline, build_definitions(pipeline), instance)
-    finally:
-        client.command(f"DROP DATABASE {database} SYNC")

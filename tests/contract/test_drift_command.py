@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from declared import declared_folder
 
 from chmv_assets.cli.drift import exit_code
 from chmv_assets.cli.main import main
 from chmv_assets.core.compare import Comparison
 from chmv_assets.core.names import QName
-from chmv_assets.core.statements import SourceFile, split_statements
 from chmv_assets.drift import Drift
 from resources.clickhouse import Server
 from resources.engine import EngineInfo
@@ -46,15 +45,8 @@ class Folder:
 @pytest.fixture
 def folder(configured: EngineInfo, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Folder]:
     monkeypatch.setenv("CHMV_CACHE_DIR", str(tmp_path / "cache"))
-    name = f"drift_{secrets.token_hex(3)}"
-    text = DDL.replace("{db}", name)
-    (tmp_path / "ddl").mkdir()
-    (tmp_path / "ddl" / "all.sql").write_text(text)
-    server.command(f"CREATE DATABASE {name}")
-    for statement in split_statements(SourceFile(path="all.sql", text=text))[0]:
-        server.command(statement.text)
-    yield Folder(tmp_path / "ddl", name, server)
-    server.command(f"DROP DATABASE {name} SYNC")
+    with declared_folder(server.command, tmp_path, "drift", DDL) as (path, name):
+        yield Folder(path, name, server)
 
 
 def test_no_drift_exits_0(folder: Folder) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +11,10 @@ from typing import Any
 import clickhouse_connect
 import pytest
 from click.testing import CliRunner, Result
+from declared import declared_folder
 
 from chmv_assets.cli.main import main
 from chmv_assets.core.errors import ServerError
-from chmv_assets.core.statements import SourceFile, split_statements
 from resources.clickhouse import Server
 from resources.engine import EngineInfo
 from resources.runtime import fetch_observed
@@ -67,15 +66,8 @@ class Folder:
 @pytest.fixture
 def folder(configured: EngineInfo, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Folder]:
     monkeypatch.setenv("CHMV_CACHE_DIR", str(tmp_path / "cache"))
-    name = f"runtime_{secrets.token_hex(3)}"
-    text = DDL.replace("{db}", name)
-    (tmp_path / "ddl").mkdir()
-    (tmp_path / "ddl" / "all.sql").write_text(text)
-    server.command(f"CREATE DATABASE {name}")
-    for statement in split_statements(SourceFile(path="all.sql", text=text))[0]:
-        server.command(statement.text)
-    yield Folder(tmp_path / "ddl", name, configured)
-    server.command(f"DROP DATABASE {name} SYNC")
+    with declared_folder(server.command, tmp_path, "runtime", DDL) as (path, name):
+        yield Folder(path, name, configured)
 
 
 def edges(runtime: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
