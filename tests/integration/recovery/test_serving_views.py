@@ -183,7 +183,14 @@ def test_a_dropped_partition_leaves_no_hole(make: Make, hot: bool) -> None:
     assert site.count("ts < '2026-07-02 00:00:00'") == ROWS // 10, "the copy of a lost partition is not copied over"
 
 
-@pytest.mark.parametrize("engine_sql", ["MergeTree", "SummingMergeTree", "ReplacingMergeTree", "AggregatingMergeTree"])
+@pytest.mark.parametrize(
+    "engine_sql",
+    [
+        "MergeTree",
+        "SummingMergeTree",
+        *(pytest.param(one, marks=pytest.mark.thorough) for one in ("ReplacingMergeTree", "AggregatingMergeTree")),
+    ],
+)
 def test_rows_that_are_merged_with_what_a_drop_leaves_hide_nothing(make: Make, engine_sql: str) -> None:
     """The soak found it: an empty part covers the blocks of before until it is cleared away, and new rows are merged with it. Here it is not cleared away;
     with two busy writers that happened in 12 of 25 drops.
