@@ -1,7 +1,7 @@
 """What the view health sensor remembers from tick to tick. Pure.
 
-It keeps one moment for everything that was right then, and a moment of its own only for what is wrong, so that it stays small whatever
-is declared.
+It keeps one moment for everything that was right then, and a moment of its own only for what is wrong. Of each declaration it keeps a few letters: an
+edit of one view does not make it forget that all others were right.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from chmv_assets.core.names import QName, parse_qname
 from sensors.cursors import dump_cursor, read_cursor
 
 CURSOR_VERSION = 1
+MARK_LETTERS = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +23,7 @@ class Cursor:
     """What earlier ticks saw."""
 
     declared: str = ""
+    marks: frozenset[str] = frozenset()  # of the declarations that were looked at
     at_ms: int = 0  # when all that is not listed below was right
     unseen: frozenset[str] = frozenset()  # never seen right under this declaration
     wrong: Mapping[str, int] = field(default_factory=dict)  # name → when it was right last
@@ -37,7 +39,7 @@ class Cursor:
 
     def dump(self) -> str:
         fields = {
-            "declared": self.declared, "at": self.at_ms, "unseen": sorted(self.unseen),
+            "declared": self.declared, "marks": "".join(sorted(self.marks)), "at": self.at_ms, "unseen": sorted(self.unseen),
             "wrong": dict(self.wrong), "failing": dict(self.failing), "probes": {name: list(one) for name, one in self.probes.items()},
             "checked": self.checked,
             "deficits": {str(name): [one.number, one.run_id, list(one.windows)] for name, one in self.deficits.items()},
@@ -53,6 +55,7 @@ def load_cursor(text: str | None) -> Cursor:
 def _decode(document: Any) -> Cursor:
     return Cursor(
         declared=str(document["declared"]),
+        marks=_split_marks(str(document.get("marks", ""))),
         at_ms=int(document["at"]),
         unseen=frozenset(str(name) for name in document["unseen"]),
         wrong={str(name): int(at) for name, at in document["wrong"].items()},
@@ -64,3 +67,7 @@ def _decode(document: Any) -> Cursor:
             for name, (number, run, windows) in document.get("deficits", {}).items()
         },
     )
+
+
+def _split_marks(text: str) -> frozenset[str]:
+    return frozenset(text[at : at + MARK_LETTERS] for at in range(0, len(text), MARK_LETTERS))

@@ -1,8 +1,7 @@
 """The view health sensor's decision, purely: what was read, what is declared, what earlier ticks saw → asks, cursor, a sentence.
 
-The cursor keeps one moment for everything that was right then, and a moment of its own only for what is wrong, so that it stays small
-whatever is declared. Only what was seen right under the present declaration can be damaged: a view that is declared but was never
-there, or whose declaration was edited, waits for whoever applies it and is told, not repaired. What was wrong and is right again without
+The cursor keeps one moment for everything that was right then, and a moment of its own only for what is wrong. Only what was seen right under its
+present declaration can be damaged: a view that is declared but was never there, or whose own declaration was edited, waits for whoever applies it and is told, not repaired. What was wrong and is right again without
 a repair of ours has missed rows, so it is repaired too.
 """
 
@@ -137,8 +136,8 @@ class _Tick:
         self._ask(replace_damage(found, "rows missed", detail), since, f"right until {since}")
 
     def _was_seen(self, key: str) -> bool:
-        known = self.cursor.declared == self.watched.declared and self.cursor.at_ms > 0
-        return known and key not in self.cursor.unseen
+        same = self.cursor.declared == self.watched.declared or self.watched.marks.get(key) in self.cursor.marks
+        return same and self.cursor.at_ms > 0 and key not in self.cursor.unseen
 
     def _failures(self, view: WatchedView) -> None:
         failures = (self.health.failures or {}).get(view.name)
@@ -258,7 +257,7 @@ class _Tick:
 
     def next_cursor(self) -> Cursor:
         return Cursor(
-            declared=self.watched.declared, at_ms=self.health.now_ms, unseen=frozenset(self.unseen), wrong=self.wrong,
+            declared=self.watched.declared, marks=frozenset(self.watched.marks.values()), at_ms=self.health.now_ms, unseen=frozenset(self.unseen), wrong=self.wrong,
             failing=self.failing, probes=self.probes, checked=self.cursor.checked, deficits=self.cursor.deficits,
         )  # fmt: skip
 

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from chmv_assets.core.catalog import Catalog
-from chmv_assets.core.model import VIEW_KINDS
+from chmv_assets.core.model import VIEW_KINDS, Object
 from chmv_assets.core.names import QName
 from chmv_assets.core.settings import Settings
+from sensors.view_health_cursor import MARK_LETTERS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,7 @@ class Watch:
     expiring: frozenset[QName]  # targets with a TTL: their partitions go away by themselves
     databases: tuple[str, ...]
     declared: str  # changes with every edit of a declaration
+    marks: Mapping[str, str]  # name → changes with an edit of its own declaration
 
     def without(self, pending: frozenset[QName]) -> Watch:
         """Leave out what waits to be deployed: views, and the targets of such views."""
@@ -49,7 +51,7 @@ def watch(catalog: Catalog, settings: Settings) -> Watch:
     """Everything that can be damaged."""
     views: list[WatchedView] = []
     targets: dict[QName, bool] = {}
-    digest = hashlib.sha256()
+    marks: dict[str, str] = {}
     for made in sorted(catalog.objects.values(), key=lambda made: made.name):
         if made.kind not in VIEW_KINDS:
             continue
@@ -61,8 +63,8 @@ def watch(catalog: Catalog, settings: Settings) -> Watch:
             repairs = repairs and settings.policy(target.name).recovery != "off"
             if target.kind == "table":
                 targets[target.name] = settings.policy(target.name).recovery != "off"
-                digest.update(f"{target.name}\0{target.digest}\n".encode())
-        digest.update(f"{made.name}\0{made.digest}\n".encode())
+                marks[str(target.name)] = _mark(target)
+        marks[str(made.name)] = _mark(made)
         views.append(
             WatchedView(
                 name=made.name, target=made.target, trigger=None if hidden else trigger,
@@ -75,5 +77,11 @@ def watch(catalog: Catalog, settings: Settings) -> Watch:
         targets=targets,
         expiring=frozenset(name for name in targets if catalog.objects[name].ttl),
         databases=tuple(sorted({name.database for name in names})),
-        declared=digest.hexdigest()[:16],
+        declared=hashlib.sha256("".join(marks.values()).encode()).hexdigest()[:16],
+        marks=marks,
     )
+
+
+def _mark(made: Object) -> str:
+    """A few letters for one declaration: the cursor has one of every object."""
+    return hashlib.sha256(f"{made.name}\0{made.digest}".encode()).hexdigest()[:MARK_LETTERS]

@@ -181,6 +181,24 @@ def test_what_was_never_right_waits_for_whoever_applies_it(cursor: Cursor) -> No
     ]
 
 
+def test_an_edit_of_one_view_does_not_make_the_sensor_forget_the_others() -> None:
+    """The soak found it: a view that was detached right before a deployment of another one was never repaired."""
+    before = load_cursor(conclude().cursor.dump())
+    text = DDL.replace(
+        "CREATE MATERIALIZED VIEW s.fresh_mv REFRESH EVERY 1 HOUR",
+        "CREATE MATERIALIZED VIEW s.fresh_mv REFRESH EVERY 2 HOUR",
+    )
+    edited = watch(build_catalog([SourceFile(path="a.sql", text=text)]), parse_settings({"version": 1}, {})[0])
+    assert edited.declared != WATCHED.declared
+    later = NOW + 30_000
+    assert shown(conclude(watch=edited, cursor=before, now_ms=later, **without_view(DAILY_MV))) == [
+        ("s.daily_mv", "dropped", NOW)
+    ]
+    waits = conclude(watch=edited, cursor=before, now_ms=later, **without_view(FRESH_MV))
+    assert waits.asks == () and "apply the DDL" in waits.told
+    assert conclude(watch=edited, cursor=waits.cursor, now_ms=later + 1, **without_view(FRESH_MV)).asks == ()
+
+
 def test_recovery_that_is_off_is_told_only() -> None:
     off = watched(targets={"s.daily": {"recovery": "off"}})
     verdict = conclude(watch=off, cursor=replace(SEEN, declared=off.declared), **without_view(DAILY_MV))
