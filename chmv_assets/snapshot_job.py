@@ -29,6 +29,7 @@ def build_snapshot_job(pipeline: Pipeline, translator: AssetTranslator | None = 
     @dg.op(name="refresh_snapshots", out=dg.Out(dg.Nothing))
     def refresh_snapshots(context: dg.OpExecutionContext, clickhouse: ClickHouseResource) -> None:
         from resources.journal import open_journal
+        from resources.journal.dead_repairs import bury_repairs
         from resources.serving import Router
         from resources.status import read_status
 
@@ -37,6 +38,8 @@ def build_snapshot_job(pipeline: Pipeline, translator: AssetTranslator | None = 
             router = Router(server, open_journal(server), pipeline.catalog, limit, log=context.log.info)
             results = router.refresh_snapshots()
             now_ms = int(router.clock() * 1000)
+            for dead in bury_repairs(router.journal, now_ms):
+                context.log.warning(f"{dead.subject}: its repair ({dead.damage}) was killed; noted as failed")
             stands = read_status(router, pipeline.settings)
         changes = list(find_changes(context.instance, keys, stands))
         for change in changes:

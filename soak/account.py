@@ -80,6 +80,7 @@ def read_open(scene: Scene) -> tuple[str, ...]:
         found += [f"drift: {one.name} {one.why}" for one in plan.changes]
         live, objects = build_live_catalog(server, ["shop"])
         found += [f"hook: {one}" for one in find_disagreements(live, objects)]
+        found += [f"repair {name} {status}" for name, status in server.rows("SELECT recovery, status FROM chmv.recoveries FINAL WHERE status = 'running'")]  # fmt: skip
         found += [f"rebuild {target} {status}" for target, status in server.rows("SELECT target, status FROM chmv.rebuilds FINAL WHERE status = 'running'")]  # fmt: skip
     found += [f"run of {job} {status}" for job, status in scene.runs_under_way() if job not in _BACKGROUND]
     if scene.landed:

@@ -19,6 +19,7 @@ from chmv_assets.recovery_job import carry_out, note
 from resources.clickhouse import Server
 from resources.engine import EngineInfo
 from resources.journal import Journal
+from resources.journal.dead_repairs import bury_repairs
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +133,12 @@ def test_a_repair_that_was_killed_is_not_waited_for(site: ViewSite, server: Serv
         (again,) = site.tick().asks
         assert again.damage == "rows missed"
         site.repair(again)
+        assert bury_repairs(own.journal, own.now_ms()) == [], "by its own clock it has just said so"
+        (dead,) = bury_repairs(own.journal, own.now_ms() + ALIVE_SECONDS * 1000 + 10_000)
+        assert (dead.subject.table, dead.damage) == ("latest_mv", "dropped")
+        assert site.rows("SELECT count() FROM chmv.recoveries FINAL WHERE status = 'running'") == [(0,)]
+        found = site.rows(f"SELECT status, detail FROM chmv.recoveries FINAL WHERE recovery = '{ask.key}'")
+        assert found[0][0] == "failed" and "it was killed" in str(found[0][1])
     assert site.differences() == []
     assert site.tick().asks == ()
 
