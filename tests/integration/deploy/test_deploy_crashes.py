@@ -38,7 +38,7 @@ def drive(stage: Stage, tmp_path: Path, steps: int) -> tuple[int, list[str]]:
 
 
 @pytest.mark.parametrize("first", FIRSTS)
-@pytest.mark.parametrize("end", ["resumed", "taken back"])
+@pytest.mark.parametrize("end", ["resumed", pytest.param("taken back", marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("name", CASES if THOROUGH else CASES[1:2])
 def test_killed_after_each_step(stage: Stage, tmp_path: Path, name: str, end: str, first: int) -> None:
     before = dict(stage.files)

@@ -16,7 +16,7 @@ from resources.engine import EngineInfo
 from resources.journal import Journal, collect_garbage, fetch_staging, finish_batch
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("after", [pytest.param(False, marks=pytest.mark.thorough), True], ids=["before", "after"])
 def test_a_driver_killed_at_any_statement_loses_and_doubles_nothing(server: Server, source: QName, after: bool) -> None:
     Journal(server).prepare()
     for step in range(1, 200):

@@ -25,7 +25,7 @@ from resources.clickhouse import Endpoint, Server
 from resources.journal import Journal, finish_batch
 
 SEED = int(os.environ.get("CHMV_CHAOS_SEED") or 20261116)
-BATCHES = int(os.environ.get("CHMV_CHAOS_BATCHES") or (200 if os.environ.get("CHMV_THOROUGH") else 120))
+BATCHES = int(os.environ.get("CHMV_CHAOS_BATCHES") or (200 if os.environ.get("CHMV_THOROUGH") else 80))
 STEPS_PER_SOURCE = 20 if os.environ.get("CHMV_THOROUGH") else 12  # a fault at each, spread over all
 LIMITS = PaceLimits(min_rows=30, normal_rows=30, max_parallelism=2)  # so that small files are several inserts
 EACH_SOURCE = [
