@@ -16,8 +16,10 @@ from chmv_assets.core.deploy.planner import Sides, build_plan, fingerprint, scop
 from chmv_assets.core.deploy.sealing import is_sealed, reveal_plan, without_slots
 from chmv_assets.core.errors import DeployRefused
 from chmv_assets.core.gate import without_gates
+from chmv_assets.core.model import VIEW_KINDS, Object
 from chmv_assets.core.names import QName, quote_identifier
 from chmv_assets.core.render_create import statement_of
+from chmv_assets.core.secrets import HIDDEN
 from chmv_assets.live import build_live_catalog, compare_replicas, compare_with_live
 from chmv_assets.pipeline import Pipeline, read_sources
 from resources.clickhouse import Server
@@ -144,7 +146,7 @@ def open_applier(
 
 
 def make_rollback(server: Server, deploy: str = "") -> Plan:
-    """The plan that takes a deployment back: the texts of before are what is declared."""
+    """The plan that takes a deployment back: the texts of before are what is declared; of views, those that were declared, whatever stood there by hand."""
     store = DeployStore(open_journal(server))
     record = store.find(deploy) if deploy else next(iter(store.read(1, statuses=("running", "done", "failed"))), None)
     if record is None:
@@ -152,13 +154,14 @@ def make_rollback(server: Server, deploy: str = "") -> Plan:
             "deployment: found none in the journal but wanted one to take back. `chmv deploys` lists them."
         )
     plan = without_slots(store.plan_of(record))
-    changed = {change.name: change for change in plan.changes if change.action != "none"}
-    for name in _mended(plan, store.declared_before(record, changed)):
-        changed.pop(name, None)
-    folder = _folder_before(plan, changed)
+    before = store.plan_before(record, plan.owned)
+    mended = _mended(plan, before)
+    changed = {change.name: change for change in plan.changes if change.action != "none" and change.name not in mended}
+    views = _views_before(without_slots(before), changed) if before is not None else {}
+    folder = _folder_before(plan, changed, views)
     files = [SourceFile(path=path, text=text) for path, text in folder]
     declared = build_catalog(files, default_database=plan.database).require_sound()
-    gone = [change.name for change in changed.values() if not change.before]
+    gone = [change.name for change in changed.values() if not change.before and change.name not in views]
     # Who died behind a gate may have published rows of the new queries while all texts are still those of before.
     half_done = [name for cutover in plan.cutovers for name in cutover.targets] if record.status != "done" else []
     doubtful = [name for name in half_done if name in declared.objects]
@@ -176,26 +179,41 @@ def _from_kept(change: Change, deploy_id: str, kept: Collection[QName]) -> Chang
     return replace(change, why="it was put aside", early=(back,))
 
 
-def _mended(plan: Plan, before: Mapping[QName, str]) -> list[QName]:
+def _mended(plan: Plan, before: Plan | None) -> set[QName]:
     """Objects that were declared just so before: the plan changed back what somebody had done by hand, and nobody wants that again.
 
     Its target would be computed anew from all of the source by a query that never was meant to be.
     """
-    return [name for name, digest in plan.digests if before.get(name) == digest]
+    return set() if before is None else {name for name, _ in set(plan.digests) & set(before.digests)}
 
 
-def _folder_before(plan: Plan, changed: Mapping[QName, Change]) -> tuple[tuple[str, str], ...]:
-    """The objects of a plan as they were: changed ones by the server's text of then, all others as they are declared."""
+def _views_before(before: Plan, names: Collection[QName]) -> dict[QName, str]:
+    """The statements of views as the deployment before declared them. For the same reason what somebody had made of a view by hand does not come back."""
+    declared = catalog_of(before)
+    made = {name: declared.objects[name] for name in names if name in declared.objects}
+    texts = {name: _statement(one, before.database) for name, one in made.items() if one.kind in VIEW_KINDS}
+    return {name: text for name, text in texts.items() if HIDDEN not in text}
+
+
+def _folder_before(
+    plan: Plan, changed: Mapping[QName, Change], views: Mapping[QName, str]
+) -> tuple[tuple[str, str], ...]:
+    """The objects of a plan as they were: changed ones by the text of before, all others as they are declared."""
     declared = catalog_of(plan)
-    found: list[tuple[str, str]] = []
+    found: dict[QName, str] = {}
     for name, made in declared.declared().items():
-        text = changed[name].before if name in changed else statement_of(made, plan.database)
-        if text:
-            found.append((f"{len(found):05d}_{name}.sql", _in_database(text, made.session_database)))
-    for name, change in changed.items():
-        if name not in declared.objects and change.before:
-            found.append((f"{len(found):05d}_{name}.sql", change.before))
-    return tuple(found)
+        if name not in changed:
+            found[name] = _statement(made, plan.database)
+        elif name not in views and changed[name].before:
+            found[name] = _in_database(changed[name].before, made.session_database)
+    found |= {
+        name: change.before for name, change in changed.items() if name not in declared.objects and change.before
+    } | dict(views)
+    return tuple((f"{at:05d}_{name}.sql", text) for at, (name, text) in enumerate(found.items()))
+
+
+def _statement(made: Object, database: str) -> str:
+    return _in_database(statement_of(made, database), made.session_database)
 
 
 def _in_database(text: str, database: str) -> str:

@@ -13,7 +13,6 @@ from chmv_assets.core.deploy.deploy_journal import (
     DeployRecord,
     DeployStatus,
     decode_deploy,
-    decode_digests,
     decode_names,
     encode_digests,
     encode_names,
@@ -80,21 +79,12 @@ class DeployStore:
         done = self.read(statuses=("done",))
         return self._first_of("owned", done, declared)[1] if done else ()
 
-    def declared_before(self, record: DeployRecord, names: Collection[QName]) -> dict[QName, str]:
-        """What the deployments before one declared last of these objects, as digests of their statements; looked through in lots, the newest first."""
+    def plan_before(self, record: DeployRecord, owned: Collection[QName]) -> Plan | None:
+        """What was deployed of the same folder before a deployment (`owned_before` says which that is); nothing for its first."""
         records = self.read()
-        at = next((at for at, one in enumerate(records) if one.deploy_id == record.deploy_id), -1)
-        older = [one.deploy_id for one in records[at + 1 :] if one.status == "done"]
-        found: dict[QName, str] = {}
-        for first in range(0, len(older), _AT_ONCE):
-            lot = older[first : first + _AT_ONCE]
-            texts = self._read_plans("digests", lot)
-            for deploy in lot:
-                said = decode_digests(texts.get(deploy, ""))
-                found = {name: said[name] for name in names if name in said} | found
-            if len(found) == len(names):
-                break
-        return found
+        at = next((at for at, one in enumerate(records) if one.deploy_id == record.deploy_id), len(records))
+        before, _ = self._first_of("owned", [one for one in records[at + 1 :] if one.status == "done"], owned)
+        return self.plan_of(before) if before is not None else None
 
     def unfinished(self, owned: Collection[QName] | None = None) -> DeployRecord | None:
         """The deployment that somebody began and did not end; with `owned`, of a folder that declares one of these."""
