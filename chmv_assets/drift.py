@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from chmv_assets.core.catalog import Catalog
 from chmv_assets.core.compare import Comparison
 from chmv_assets.core.names import QName, parse_qname
-from chmv_assets.core.rebuild_journal import REBUILDS
-from chmv_assets.core.recovery import RUNNING_SECONDS
+from chmv_assets.core.rebuild_journal import SQL_REBUILDING
 from chmv_assets.core.serving import SERVING_DATABASE, SNAPSHOT_DATABASE
 from chmv_assets.live_memory import Key, in_shares, make_room
 from chmv_assets.replica_drift import Folded, fold_replicas
@@ -151,11 +150,8 @@ def _compare(
 
 
 def _fetch_rebuilding(server: Server) -> frozenset[QName]:
-    """Targets of rebuilds that run; they change views and tables for a while."""
-    rows = server.rows_if_there(
-        f"SELECT target FROM {REBUILDS.sql} FINAL WHERE status = 'running' "
-        f"AND updated_at > now() - INTERVAL {RUNNING_SECONDS} SECOND GROUP BY target"
-    )
+    """Targets of rebuilds that run."""
+    rows = server.rows_if_there(SQL_REBUILDING)
     return frozenset(parse_qname(str(target), "default") for (target,) in rows)
 
 

@@ -13,8 +13,8 @@ from chmv_assets.core.errors import ServerError
 from chmv_assets.core.names import QName, parse_qname
 from chmv_assets.core.outages import OUTAGES, OutageStatus
 from chmv_assets.core.own_tables import OWN_DATABASE
-from chmv_assets.core.rebuild_journal import REBUILDS
-from chmv_assets.core.recovery import ALIVE_SECONDS, RECOVERIES, RUNNING_SECONDS
+from chmv_assets.core.rebuild_journal import REBUILDS, SQL_REBUILDING
+from chmv_assets.core.recovery import ALIVE_SECONDS, RECOVERIES
 from chmv_assets.core.serving_journal import GUARDS, render_least_offset
 from resources.clickhouse import Server
 
@@ -150,7 +150,7 @@ _STATES: dict[QName, str] = {
     ),
     REBUILDS.name: (
         "SELECT 'rebuilding', target, '', '', toInt64(0), toInt64(0), emptyArrayInt64() "
-        f"FROM {REBUILDS.sql} FINAL WHERE status = 'running' AND updated_at > now() - INTERVAL {RUNNING_SECONDS} SECOND GROUP BY target"
+        f"FROM ({SQL_REBUILDING})"
     ),
     OUTAGES.name: (
         "SELECT 'outage', view, argMax(status, (status != 'closed', opened_ms)), '', "

@@ -104,6 +104,15 @@ def read_generations(name: str, cluster: str = "") -> Statement:
     )
 
 
+# All locks of a server: their names, and whether somebody holds them by the server's clock. The highest generation says so.
+SQL_LOCKS = (
+    "SELECT JSONExtractString(last, 'lock') AS lock, "
+    "JSONExtractString(last, 'owner') != '' AND JSONExtractInt(last, 'expires_us') > toUnixTimestamp64Micro(now64(6)) AS held "
+    f"FROM (SELECT argMax(comment, name) AS last FROM system.tables WHERE database = '{OWN_DATABASE}' AND startsWith(name, 'lock.') "
+    "GROUP BY substring(name, 1, length(name) - position(reverse(name), '.')))"
+)
+
+
 def decode_generation(table: str, comment: str) -> LockState:
     """A generation as the server shows it; nothing stands for a lock that was never taken."""
     if not table:

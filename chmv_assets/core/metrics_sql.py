@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from chmv_assets.core.batches import BATCHES
 from chmv_assets.core.deploy.deploy_journal import DEPLOYS
 from chmv_assets.core.freshness import JOURNAL_TABLES, read_journal
+from chmv_assets.core.locks import SQL_LOCKS
 from chmv_assets.core.manifest import QUARANTINE
 from chmv_assets.core.metrics import BUCKETS
 from chmv_assets.core.names import QName, quote_string
@@ -61,15 +62,12 @@ def read_server(databases: Sequence[str]) -> Statement:
 def read_objects(databases: Sequence[str]) -> Statement:
     """What there is: tables of these databases, tables of the journal, and how many locks are held by what they are for.
 
-    The highest generation of a lock says who holds it and until when, by the server's clock; the first word of its name says what for.
+    The first word of a lock's name says what for.
     """
     sql = (
         f"SELECT 'object', [database, name], [0.] FROM system.tables WHERE {_MINE} "
         "UNION ALL SELECT 'journal', [name], [0.] FROM system.tables WHERE database = {own:String} AND name IN {journal:Array(String)} "
-        "UNION ALL SELECT 'lock', [splitByChar(' ', JSONExtractString(last, 'lock'))[1]], "
-        "[toFloat64(countIf(JSONExtractString(last, 'owner') != '' AND JSONExtractInt(last, 'expires_us') > toUnixTimestamp64Micro(now64(6))))] "
-        "FROM (SELECT argMax(comment, name) AS last FROM system.tables WHERE database = {own:String} AND startsWith(name, 'lock.') "
-        "GROUP BY substring(name, 1, length(name) - position(reverse(name), '.'))) GROUP BY ALL"
+        f"UNION ALL SELECT 'lock', [splitByChar(' ', lock)[1]], [toFloat64(countIf(held))] FROM ({SQL_LOCKS}) GROUP BY ALL"
     )
     values = {"databases": list(databases), "own": OWN_DATABASE, "journal": [name.table for name in _JOURNAL]}
     return Statement(sql=sql, parameters=values, settings={})

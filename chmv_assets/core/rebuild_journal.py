@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
+from chmv_assets.core.locks import SQL_LOCKS
 from chmv_assets.core.names import QName, parse_qname
 from chmv_assets.core.own_tables import OWN_DATABASE, OwnTable, Statement, read_settings
 from chmv_assets.core.rebuild_plan import Step, decode_steps, encode_steps
@@ -50,6 +51,13 @@ class RebuildRecord:
 def lease_name(target: QName) -> str:
     """The lock that a rebuild holds: one at a time per target, whatever its windows."""
     return f"rebuild {target}"
+
+
+# Targets of rebuilds that run: they change views, partitions and constraints for a while. Who was killed keeps its row and lets its lock go.
+SQL_REBUILDING = (
+    f"SELECT DISTINCT target FROM {REBUILDS.sql} FINAL WHERE status = 'running' "
+    f"AND concat('rebuild ', target) IN (SELECT lock FROM ({SQL_LOCKS}) WHERE held)"
+)
 
 
 def commit_lock(source: QName) -> str:

@@ -32,7 +32,6 @@ RECOVERIES = OwnTable(
 RecoveryKind = Literal["view", "late", "backlog", "route"]
 KINDS: tuple[RecoveryKind, ...] = ("view", "late", "backlog", "route")
 TO_SNAPSHOT, TO_PRIMARY = "to snapshot", "to primary"  # the damages of kind "route"
-RUNNING_SECONDS = 3_600  # a rebuild that says "running" for longer has died
 SAY_SECONDS = 30.0  # so often a repair says that it runs
 ALIVE_SECONDS = 180  # one that has not said so for longer has died
 RecoveryStatus = Literal["running", "repaired", "failed", "isolated"]

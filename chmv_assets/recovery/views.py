@@ -23,12 +23,15 @@ from chmv_assets.recovery.site import RecoverySite
 from chmv_assets.recovery.targets import refill, repair_deficit, repair_partitions, restore_target
 from chmv_assets.recovery.windows import align, repair_windows
 from resources.introspect import fetch_existing
+from resources.rebuild.recovery import recover_rebuilds
 from resources.reconcile import Reconciler
 from resources.refresh import refresh_view
 
 
 def recover(site: RecoverySite, ask: Ask) -> Outcome:
-    """Carry out what the view health sensor asked for."""
+    """Carry out what the view health sensor asked for. A rebuild that was killed is cleared away first: a fence that it left keeps rows apart, and to give the
+    view back its query would double them."""
+    recover_rebuilds(site.executor, site.journal)
     made = site.pipeline.catalog.objects.get(ask.subject)
     if made is None:
         raise RecoveryFailed(

@@ -10,8 +10,10 @@ import pytest
 from view_site import ViewSite, insert, make_site
 
 from chmv_assets import recovery_job
+from chmv_assets.core.rebuild_journal import RebuildRecord, lease_name, write_rebuild
 from chmv_assets.core.recovery import ALIVE_SECONDS, Ask, Outcome
 from chmv_assets.core.serving_journal import Guard, write_guards
+from chmv_assets.process_identity import new_rebuild_id
 from chmv_assets.recovery.arrivals import find_windows
 from chmv_assets.recovery.outage_book import open_outage, read_open
 from chmv_assets.recovery.site import RecoverySite
@@ -139,6 +141,27 @@ def test_a_repair_that_was_killed_is_not_waited_for(site: ViewSite, server: Serv
         assert site.rows("SELECT count() FROM chmv.recoveries FINAL WHERE status = 'running'") == [(0,)]
         found = site.rows(f"SELECT status, detail FROM chmv.recoveries FINAL WHERE recovery = '{ask.key}'")
         assert found[0][0] == "failed" and "it was killed" in str(found[0][1])
+    assert site.differences() == []
+    assert site.tick().asks == ()
+
+
+def test_a_rebuild_that_was_killed_is_not_waited_for(site: ViewSite, server: Server) -> None:
+    """Its row says "running" until somebody clears it away; whether it lives is told by its lock."""
+    journal, target = Journal(server), site.name("latest")
+    journal.prepare()
+    record = RebuildRecord(
+        rebuild_id=new_rebuild_id(), target=target, window="", protocol="gated", status="running", steps=(), step=0,
+        version=journal.versions.next(), owner="somebody",
+    )  # fmt: skip
+    with site.writer():
+        with journal.locks.hold(lease_name(target), "somebody"):
+            journal.run(write_rebuild(record))
+            site.run("DROP TABLE {db}.latest_mv SYNC")
+            time.sleep(0.4)
+            assert site.tick().asks == (), "a rebuild works on it"
+        (ask,) = site.tick().asks
+        site.repair(ask)
+    assert [one.status for one in journal.read_rebuilds() if one.rebuild_id == record.rebuild_id] == ["rolled_back"]
     assert site.differences() == []
     assert site.tick().asks == ()
 
