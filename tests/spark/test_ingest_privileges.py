@@ -12,7 +12,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "integration" / "security"))
-from privilege_site import HITS, PrivilegeSite, close_site, deploy_everything, open_site, variants_of
+from privilege_parts import deploy_everything
+from privilege_site import HITS, PrivilegeSite, close_site, open_site, variants_of
 
 from chmv_assets.core.errors import ChmvError
 from chmv_assets.ingest import Ingester

@@ -10,21 +10,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from privilege_site import (
-    INSERT,
-    PARTS,
-    PrivilegeSite,
-    Variant,
-    all_grants,
-    close_site,
-    is_used,
-    matrix,
-    open_site,
-    outcome,
-    run,
-    used_privileges,
-    variants_of,
-)
+from privilege_parts import PARTS, is_used, matrix, outcome, run, used_privileges
+from privilege_site import INSERT, PrivilegeSite, Variant, all_grants, close_site, open_site, variants_of
 
 from chmv_assets.core.grants import ACCOUNTS, Account, Grant
 
