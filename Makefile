@@ -52,12 +52,13 @@ format: $(VENV)/.ready
 browser:
 	@tests/browser/provide_chromium
 
+# Three at once on two cores: much of it waits for servers and browsers.
 test: check browser
-	@$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder $$(tests/browser/provide_chromium --pytest-arguments)
+	@$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder $$(tests/browser/provide_chromium --pytest-arguments)
 
 # Everything, also what takes too long for every run: all points to die at, the ten breaks, clusters of Spark processes.
 thorough: check browser
-	@CHMV_THOROUGH=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder $$(tests/browser/provide_chromium --pytest-arguments)
+	@CHMV_THOROUGH=1 $(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder $$(tests/browser/provide_chromium --pytest-arguments)
 
 # The peers and the plots are no part of the product: matplotlib comes with an extra, dbt and SQLMesh get environments of their own.
 bench bench-quick: $(VENV)/.ready
