@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import dagster as dg
 
-from chmv_assets.core.recovery import Ask
+from chmv_assets.core.recovery import PRIORITY, Ask
 from chmv_assets.core.thresholds import Limits
 from chmv_assets.jobs import ASK_TAG, DUPLICATE_TAG, RECOVERY_JOB, recovery_run_config
 from sensors.attempts import Attempts, RunState, next_attempt
@@ -85,6 +85,7 @@ def recovery_request(ask: Ask, attempt: int, sensor: str) -> dg.RunRequest:
             "chmv/damage": ask.damage,
             "chmv/evidence": ask.evidence,
             "chmv/detected_ms": str(ask.detected_ms),
+            "dagster/priority": str(PRIORITY[ask.kind]),
             **({"chmv/attempt": str(attempt + 1)} if attempt else {}),
         },
     )

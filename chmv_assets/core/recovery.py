@@ -31,6 +31,8 @@ RECOVERIES = OwnTable(
 )  # fmt: skip
 RecoveryKind = Literal["view", "late", "backlog", "route"]
 KINDS: tuple[RecoveryKind, ...] = ("view", "late", "backlog", "route")
+# In a full queue of runs: where readers look comes first, then views that miss rows; late rows are in the target's source and can wait.
+PRIORITY: Mapping[RecoveryKind, int] = {"route": 3, "view": 2, "backlog": 1, "late": 0}
 TO_SNAPSHOT, TO_PRIMARY = "to snapshot", "to primary"  # the damages of kind "route"
 SAY_SECONDS = 30.0  # so often a repair says that it runs
 ALIVE_SECONDS = 180  # one that has not said so for longer has died

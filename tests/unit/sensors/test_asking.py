@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 import pytest
 
 from chmv_assets.core.errors import ChmvError
 from chmv_assets.core.names import QName
-from chmv_assets.core.recovery import Ask, load_ask
+from chmv_assets.core.recovery import KINDS, Ask, load_ask
 from chmv_assets.core.thresholds import Limits
 from chmv_assets.core.windows import Window
 from chmv_assets.jobs import ASK_TAG, RECOVERY_JOB
@@ -53,6 +54,13 @@ def test_the_same_evidence_is_asked_for_once_and_other_evidence_again() -> None:
     repaired = {ask_digest(ask()): attempts(1, "done", 5)}
     again = choose([ask(), ask(evidence="e2")], repaired, NOW, Limits())
     assert [one.evidence for one, _ in again.requests] == ["e2"]
+
+
+def test_in_a_full_queue_readers_come_before_views_and_late_rows_come_last() -> None:
+    """The soak found it on a busy machine: readers waited on an old snapshot behind rebuilds for late rows."""
+    asks = [replace(ask(), kind=kind) for kind in KINDS]
+    by_priority = sorted(asks, key=lambda one: -int(recovery_request(one, 0, "x").tags["dagster/priority"]))
+    assert [one.kind for one in by_priority] == ["route", "view", "backlog", "late"]
 
 
 def test_a_tick_asks_for_no_more_than_its_cap_and_says_what_waits() -> None:
