@@ -108,7 +108,7 @@ def read_generations(name: str, cluster: str = "") -> Statement:
 SQL_LOCKS = (
     "SELECT JSONExtractString(last, 'lock') AS lock, "
     "JSONExtractString(last, 'owner') != '' AND JSONExtractInt(last, 'expires_us') > toUnixTimestamp64Micro(now64(6)) AS held "
-    f"FROM (SELECT argMax(comment, name) AS last FROM system.tables WHERE database = '{OWN_DATABASE}' AND startsWith(name, 'lock.') "
+    f"FROM (SELECT argMax(comment, name) AS last FROM system.tables WHERE database = {quote_string(OWN_DATABASE)} AND startsWith(name, 'lock.') "
     "GROUP BY substring(name, 1, length(name) - position(reverse(name), '.')))"
 )
 

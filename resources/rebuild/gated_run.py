@@ -165,9 +165,10 @@ class GatedRun:
         self.bench.executor.run_ddl(f"shut gate of {root}", sql)
 
     def _deliver(self, server_ms: int) -> None:
-        """What waits on its way now need not wait behind the gate."""
+        """What waits on its way now need not wait behind the gate. A file that fails here is told now: once the gate has refused it too, nobody can tell."""
         self._delivered_at = server_ms // 1000
         self._queues = deliver(self.bench, [step.name for step in self.run.steps if step.kind == "shut gate"])
+        refuse_half_delivered(self.bench, self._queues, self._delivered_at)
 
     def _check_size(self) -> None:
         """Refuse a swap that cannot end while writers wait; small windows are not even looked at."""

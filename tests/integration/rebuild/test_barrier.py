@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import clickhouse_connect
 import pytest
@@ -19,7 +20,7 @@ from rebuild_cases import DAILY_SUM, ROWS, SOURCE
 from rebuild_oracle import Pipe, apply_ddl, day
 
 from chmv_assets.core.errors import RebuildDisturbed, RebuildRefused, ServerError
-from chmv_assets.core.gate import read_in_doubt, read_troubles, render_shut
+from chmv_assets.core.gate import GATE_PREFIX, read_in_doubt, read_troubles, render_shut
 from chmv_assets.core.names import QName
 from chmv_assets.core.rebuild_plan import Step
 from chmv_assets.core.settings_values import Protocol
@@ -234,6 +235,32 @@ def test_file_that_fails_half_way_is_in_doubt(piped: Callable[[str], Pipe], when
     on_step = send_bad if when == "during" else lambda _number, _step: None
     with pytest.raises(RebuildDisturbed, match="sending one of its files failed during the rebuild"):
         pipe.rebuilder().publish(target, day("2026-07-05"), "gated", on_step=on_step)
+    assert set(pipe.checksums()) == set(before)
+
+
+def test_file_that_failed_half_way_is_in_doubt_also_when_the_gate_has_refused_it_since(
+    piped: Callable[[str], Pipe],
+) -> None:
+    """A busy machine found it: the server tried it once more behind the gate, and only that error was left to see."""
+    pipe = piped("halfway_twice")
+    pipe.run(
+        "CREATE MATERIALIZED VIEW {db}.{case}_bad ENGINE = MergeTree ORDER BY x AS "
+        "SELECT throwIf(id >= 1000)::UInt8 AS x FROM {db}.{case}_source"
+    )
+
+    def try_again(_number: int, step: Step) -> None:
+        if step.kind == "shut gate":
+            with suppress(ClickHouseError):
+                pipe.run("SYSTEM FLUSH DISTRIBUTED {db}.{case}_all")
+            (left,) = fetch_undelivered(pipe.server, [pipe.name("all")])
+            assert GATE_PREFIX in left.error
+
+    send(pipe, 1000)
+    before = pipe.checksums()
+    with pytest.raises(RebuildDisturbed, match="sending one of its files failed during the rebuild"):
+        pipe.rebuilder().publish(
+            pipe.catalog.objects[pipe.name("target")], day("2026-07-05"), "gated", on_step=try_again
+        )
     assert set(pipe.checksums()) == set(before)
 
 
