@@ -92,15 +92,14 @@ def reached_targets(catalog: Catalog, source: QName) -> dict[QName, ViewClass]:
     waiting = [source]
     while waiting:
         table = waiting.pop()
-        for view in (edge.dest for edge in catalog.edges if edge.kind == "trigger" and edge.source == table):
-            target = catalog.objects[view].target
-            if target is None:
+        for view in catalog.fired_by(table):
+            if view.target is None:
                 continue
             opaque = reached[table] == "opaque"
-            found: ViewClass = "opaque" if opaque else catalog.facts[view].view_class
-            if target not in reached or (found == "opaque" and reached[target] != "opaque"):
-                reached[target] = found
-                waiting.append(target)
+            found: ViewClass = "opaque" if opaque else catalog.facts[view.name].view_class
+            if view.target not in reached or (found == "opaque" and reached[view.target] != "opaque"):
+                reached[view.target] = found
+                waiting.append(view.target)
     return reached
 
 

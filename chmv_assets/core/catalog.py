@@ -83,6 +83,10 @@ class Catalog:
         """All views that write into a table, in order of their names."""
         return tuple(self.objects[edge.source] for edge in self.edges_into(target) if edge.kind == "writes")
 
+    def fired_by(self, table: QName) -> tuple[Object, ...]:
+        """All views that inserts into a table fire, in order of their names."""
+        return tuple(self.objects[edge.dest] for edge in self.edges_from(table) if edge.kind == "trigger")
+
     def trigger_of(self, view: QName) -> QName | None:
         """The table whose inserts fire a view."""
         return next((edge.source for edge in self.edges_into(view) if edge.kind == "trigger"), None)
@@ -90,6 +94,10 @@ class Catalog:
     def edges_into(self, name: QName) -> Sequence[Edge]:
         """The edges that end at an object, in order of their sources."""
         return self._incoming.get(name, ())
+
+    def edges_from(self, name: QName) -> Sequence[Edge]:
+        """The edges that begin at an object, in order of their ends."""
+        return self._outgoing.get(name, ())
 
     @cached_property
     def _incoming(self) -> Mapping[QName, Sequence[Edge]]:
@@ -99,12 +107,29 @@ class Catalog:
             incoming.setdefault(edge.dest, []).append(edge)
         return incoming
 
+    @cached_property
+    def _outgoing(self) -> Mapping[QName, Sequence[Edge]]:
+        """Edges by their beginning, for the same reason."""
+        outgoing: dict[QName, list[Edge]] = {}
+        for edge in self.edges:
+            outgoing.setdefault(edge.source, []).append(edge)
+        return outgoing
+
     def roles(self) -> dict[QName, Role]:
         return build_roles(self.objects, self.edges)
 
     def layers(self) -> tuple[tuple[QName, ...], ...]:
         """Topological layers of a sound catalog."""
+        return self._layers
+
+    @cached_property
+    def _layers(self) -> tuple[tuple[QName, ...], ...]:
         return build_layers(self.objects, self.edges)
+
+    @cached_property
+    def flow_order(self) -> Mapping[QName, int]:
+        """The place of every object in the order in which rows flow."""
+        return {name: at for at, name in enumerate(name for layer in self.layers() for name in layer)}
 
 
 def natural_key(path: str) -> tuple[object, ...]:

@@ -23,8 +23,8 @@ def refused(subject: str, found: str, wanted: str, why: str = "Rows could go two
 
 def downstream_views(catalog: Catalog, tables: Sequence[QName]) -> tuple[Object, ...]:
     """Views that inserts into these tables fire, in order of their names."""
-    names = sorted({edge.dest for edge in catalog.edges if edge.kind == "trigger" and edge.source in tables})
-    return tuple(catalog.objects[name] for name in names if catalog.objects[name].kind == "materialized_view")
+    fired = {view.name: view for table in tables for view in catalog.fired_by(table)}
+    return tuple(fired[name] for name in sorted(fired) if fired[name].kind == "materialized_view")
 
 
 def check_layers(catalog: Catalog, views: Sequence[Object], targets: Sequence[Object], cluster: str) -> None:

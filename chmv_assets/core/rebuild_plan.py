@@ -177,19 +177,11 @@ def find_downstream(catalog: Catalog, target: QName) -> tuple[QName, ...]:
     wanted: set[QName] = set()
     waiting = [target]
     while waiting:
-        table = waiting.pop()
-        for edge in catalog.edges:
-            node = catalog.objects[edge.dest]
-            if (
-                edge.kind == "trigger"
-                and edge.source == table
-                and node.target is not None
-                and node.target not in wanted
-            ):
-                wanted.add(node.target)
-                waiting.append(node.target)
-    order = [name for layer in catalog.layers() for name in layer]
-    return tuple(sorted(wanted, key=order.index))
+        for view in catalog.fired_by(waiting.pop()):
+            if view.target is not None and view.target not in wanted:
+                wanted.add(view.target)
+                waiting.append(view.target)
+    return tuple(sorted(wanted, key=catalog.flow_order.__getitem__))
 
 
 def notes_of(steps: Sequence[Step]) -> dict[int, int]:

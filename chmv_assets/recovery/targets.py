@@ -126,10 +126,7 @@ def _undrop(site: RecoverySite, target: Object) -> bool:
 def _mend_views(site: RecoverySite, target: Object) -> None:
     """Views that write into it, and those that it fires."""
     catalog = site.pipeline.catalog
-    fired = [
-        catalog.objects[edge.dest] for edge in catalog.edges if edge.kind == "trigger" and edge.source == target.name
-    ]
-    for view in [*catalog.views_into(target.name), *fired]:
+    for view in (*catalog.views_into(target.name), *catalog.fired_by(target.name)):
         if view.kind in VIEW_KINDS:
             mend_view(site, view)
 
