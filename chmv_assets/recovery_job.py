@@ -6,9 +6,7 @@ inspects these signatures.)
 """
 
 import json
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import dagster as dg
@@ -37,6 +35,7 @@ from chmv_assets.status_events import find_changes
 from chmv_assets.translator import AssetTranslator, NodeProps
 from resources.clickhouse import Server
 from resources.clickhouse_resource import ClickHouseResource
+from resources.heartbeat import heartbeat
 from resources.journal import open_journal
 
 Handler = Callable[[RecoverySite, Ask], Outcome]
@@ -176,33 +175,19 @@ def carry_out(site: RecoverySite, ask: Ask, handler: Handler) -> tuple[Outcome, 
         return told_repaired(site, done), done
     started = site.now_ms()
     note(site, ask, "running", started, 0, None)
+
+    def say(server: Server) -> None:
+        """Who is killed says nothing more, and is not waited for."""
+        server.run(write_recovery(_record(site, ask, "running", started, 0, None), site.journal.cluster))
+
     try:
-        with _keep_saying(site, ask, started):
+        with heartbeat(site.server.endpoint, SAY_SECONDS, say):
             outcome = handler(site, ask)
     except BaseException as error:
         failed = Outcome(tier=0, steps=(*site.steps, f"failed: {error}"[:500]))
         note(site, ask, "failed", started, site.now_ms(), failed)
         raise
     return outcome, note(site, ask, outcome.status, started, site.now_ms(), outcome)
-
-
-@contextmanager
-def _keep_saying(site: RecoverySite, ask: Ask, started_ms: int) -> Iterator[None]:
-    """For the length of a block, a thread with a connection of its own says that the repair runs: who is killed says nothing more, and is not waited for."""
-    done = threading.Event()
-
-    def say() -> None:
-        while not done.wait(SAY_SECONDS):
-            with suppress(ChmvError), Server(site.server.endpoint) as server:
-                server.run(write_recovery(_record(site, ask, "running", started_ms, 0, None), site.journal.cluster))
-
-    thread = threading.Thread(target=say, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
 
 
 def note(

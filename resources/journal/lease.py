@@ -5,13 +5,13 @@ Invariant: `check` raises as soon as the lease may have ended by our clock, so a
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from chmv_assets.core.errors import ChmvError
 from resources.clickhouse import Server
+from resources.heartbeat import heartbeat
 from resources.journal.locks import HeldLock, Locks
 from resources.journal.store import Journal
 
@@ -38,20 +38,14 @@ def keep_lease(
     journal.prepare()
     locks = journal.locks
     held = locks.acquire(name, journal.owner, lease_seconds=lease_seconds, wait_seconds=wait_seconds)
-    done = threading.Event()
-    renewer = threading.Thread(target=_renew, args=(journal, held, lease_seconds, done), daemon=True)
-    renewer.start()
+
+    def renew(server: Server) -> None:
+        """Errors are left to `check`, which sees the time run out."""
+        Locks(server, journal.cluster).renew(held, lease_seconds)
+
     try:
-        yield Lease(held, locks)
+        with heartbeat(journal.server.endpoint, lease_seconds / 3, renew):
+            yield Lease(held, locks)
     finally:
-        done.set()
-        renewer.join()
         with suppress(ChmvError):  # what happened inside matters more; the lease ends by itself
             locks.release(held)
-
-
-def _renew(journal: Journal, held: HeldLock, lease_seconds: float, done: threading.Event) -> None:
-    """Renew three times per lease; errors are left to `check`, which sees the time run out."""
-    while not done.wait(lease_seconds / 3):
-        with suppress(ChmvError), Server(journal.server.endpoint) as server:
-            Locks(server, journal.cluster).renew(held, lease_seconds)
