@@ -1,4 +1,4 @@
-"""How the cost of the location grows with objects and with partitions: load, parse, plan, sensor tick, rebuild, ingest; an exponent and a plot each.
+"""How the cost of the location grows with objects and with partitions: load, parse, deploy, plan, sensor tick, rebuild, ingest; an exponent and a plot each.
 
     python -m bench.growth                      10, 100, 1,000 and 2,000 objects; 1, 10 and 100 partitions
     python -m bench.growth --quick              10, 30 and 100 objects, 1 and 10 partitions, to see that it works
@@ -8,7 +8,8 @@ One engine per size with the pipeline of bench.sensors: a source, a target and a
 each size. The exponent is that of the straight line through log(size) and log(seconds), by least squares; a constant share (interpreter, connection)
 flattens it, so the exponent of the last step alone, between the two largest sizes, stands beside it and the larger of the two counts. Above 1.15 it is
 marked and has to be explained. Rebuilding along partitions means all of them, one after another; along objects one window of one target, ingesting the
-same rows into one source. Spark's start is not counted. The exit code is 0 whatever comes out: a benchmark tells, it does not judge.
+same rows into one source. The first deployment is plan and apply of everything onto an empty server, once per size. Spark's start is not counted. The
+exit code is 0 whatever comes out: a benchmark tells, it does not judge.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -41,7 +43,7 @@ from bench.rebuild import window
 from bench.record import Record, json_option
 from chmv_assets.core.names import QName
 from chmv_assets.core.settings import Landing
-from chmv_assets.deploy import make_plan
+from chmv_assets.deploy import make_plan, open_applier
 from chmv_assets.ingest import Ingester
 from chmv_assets.pipeline import Pipeline, load_pipeline
 from resources.clickhouse import Server, endpoint_of
@@ -80,10 +82,9 @@ def measure_load(objects: int, turns: int, seconds: dict[str, Points]) -> None:
                 )  # without the interpreter and Dagster's import
 
 
-def measure_server(
-    objects: int, partitions: int, rows: int, turns: int, spark: Any, seconds: dict[str, Points], size: int
-) -> None:
-    """Plan, tick, rebuild and ingest on one server of that size."""
+@contextmanager
+def open_site(objects: int) -> Iterator[tuple[Path, int, Pipeline, Server]]:
+    """An empty server and the pipeline of that size: a folder for what else is needed, the number of tables, the pipeline, a connection."""
     tables = 2 * max(1, objects // 3)
     with tempfile.TemporaryDirectory(prefix="chmv-bench-", dir=_fast_folder(), ignore_cleanup_errors=True) as name:
         folder = Path(name)
@@ -93,18 +94,33 @@ def measure_server(
             endpoint = endpoint_of(info, {})
             os.environ["CHMV_CLICKHOUSE_URL"] = endpoint.url
             with Server(endpoint) as server:
-                ticks.fill(server, tables, partitions, lambda _count: None)
-                plan = make_plan(server, pipeline)  # makes the journal's tables, not counted
-                assert not plan.changes, plan.changes
-                for _ in range(turns):
-                    seconds["plan, nothing to do"][size].append(timed(lambda: make_plan(server, pipeline)))
-                _, measured = ticks.measure(server, pipeline, turns)
-                for turn in range(1, turns + 1):
-                    seconds["tick of all sensors"][size].append(sum(one.seconds[turn] for one in measured))
-                measure_rebuild(server, pipeline, partitions, turns, seconds["rebuild"][size])
-                measure_ingest(server, pipeline, folder, (partitions, rows, turns), spark, seconds["ingest"][size])
+                yield folder, tables, pipeline, server
         finally:
             stop_engine(info.data_dir)
+
+
+def measure_deployment(objects: int, into: list[float]) -> None:
+    """Everything that the folder declares, onto an empty server; once, since a second time is another thing."""
+    with open_site(objects) as (_, _, pipeline, server):
+        applier = open_applier(server, lambda _line: None)
+        into.append(timed(lambda: applier.apply(make_plan(server, pipeline))))
+
+
+def measure_server(
+    objects: int, partitions: int, rows: int, turns: int, spark: Any, seconds: dict[str, Points], size: int
+) -> None:
+    """Plan, tick, rebuild and ingest on one server of that size."""
+    with open_site(objects) as (folder, tables, pipeline, server):
+        ticks.fill(server, tables, partitions, lambda _count: None)
+        plan = make_plan(server, pipeline)  # makes the journal's tables, not counted
+        assert not plan.changes, plan.changes
+        for _ in range(turns):
+            seconds["plan, nothing to do"][size].append(timed(lambda: make_plan(server, pipeline)))
+        _, measured = ticks.measure(server, pipeline, turns)
+        for turn in range(1, turns + 1):
+            seconds["tick of all sensors"][size].append(sum(one.seconds[turn] for one in measured))
+        measure_rebuild(server, pipeline, partitions, turns, seconds["rebuild"][size])
+        measure_ingest(server, pipeline, folder, (partitions, rows, turns), spark, seconds["ingest"][size])
 
 
 def measure_rebuild(server: Server, pipeline: Pipeline, partitions: int, turns: int, into: list[float]) -> None:
@@ -198,6 +214,7 @@ def main(
         for size in sizes:
             click.echo(f"{size} objects", err=True)
             measure_load(size, turns, by_objects)
+            measure_deployment(size, by_objects["first deployment"][size])
             measure_server(size, BASE_PARTITIONS, rows, turns, spark, by_objects, size)
         for count in partitions:
             click.echo(f"{count} partitions", err=True)

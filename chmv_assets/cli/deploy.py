@@ -124,9 +124,9 @@ def _print_cutovers(plan: Plan, steps: bool) -> None:
         from chmv_assets.deploy import catalog_of
         from resources.deploy.cutover import explain_cutover
 
-        catalog = catalog_of(plan)
+        catalog, created = catalog_of(plan), plan.created()
         for at, one in enumerate(plan.cutovers, start=1):
-            shown = plan_fresh(one) if is_fresh(plan, one) else explain_cutover(catalog, one)
+            shown = plan_fresh(one) if is_fresh(created, one) else explain_cutover(catalog, one)
             for number, step in enumerate(shown, start=1):
                 out.print(f"  {at}.{number:<3} {step}", highlight=False, markup=False)
 

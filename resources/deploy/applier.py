@@ -9,7 +9,6 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
@@ -34,6 +33,7 @@ from resources.executor import Executor
 from resources.introspect import fetch_existing
 from resources.journal import Journal
 from resources.journal.lease import Lease, keep_lease
+from resources.lanes import run_in_lanes
 from resources.rebuild import Rebuilder
 from resources.rebuild.recovery import recover_rebuilds
 
@@ -86,6 +86,7 @@ class _Task:
 
     deploy_id: str
     plan: Plan
+    created: frozenset[QName]  # by the plan
     catalog: Catalog
     told: _Teller
 
@@ -124,7 +125,7 @@ class Applier:
             self._require_unmoved(plan)
             catalog = self.build_catalog(plan)
             require_primary(self.journal, plan)
-            check_views(self.executor, catalog, plan, self.executor.log)
+            check_views(self.executor, catalog, plan, self._lanes)
             record = self.store.begin(secrets.token_hex(4), plan)
             applied = self._carry_out(record, plan, catalog)
             if plan.rolls_back:
@@ -192,6 +193,7 @@ class Applier:
         started = self.executor.clock()
         waves = build_waves(plan, catalog)
         told = _Teller(sum(len(line) for wave in waves for line in wave), self.on_progress)
+        task = _Task(record.deploy_id, plan, plan.created(), catalog, told)
         gate_seconds = 0.0
         for wave in waves:
             if told.done + sum(map(len, wave)) <= record.step:  # done by who stopped
@@ -199,7 +201,7 @@ class Applier:
                 continue
             begun_at = told.done
             try:
-                gate_seconds += self._run_wave(wave, _Task(record.deploy_id, plan, catalog, told))
+                gate_seconds += self._run_wave(wave, task)
             except ChmvError as error:
                 self.store.note(record, "failed", begun_at, str(error))
                 raise
@@ -216,17 +218,17 @@ class Applier:
         """All lines of a wave, side by side where there are several; gives the seconds for which writers waited. The first failure is raised when all have ended."""
         if len(wave) == 1 or self._lanes == 1:
             return sum(self._do(unit, task) for line in wave for unit in line)
-        with ThreadPoolExecutor(max_workers=min(self._lanes, len(wave))) as pool:
-            running = [pool.submit(self._run_line, line, task) for line in wave]
-        return sum(one.result() for one in running)
 
-    def _run_line(self, line: Line, task: _Task) -> float:
-        mine = self.executor
-        with Server(mine.server.endpoint) as server:
-            executor = replace(mine, server=server, real_names={})
-            journal = Journal(server, cluster=self.journal.cluster, owner=self.journal.owner)
-            one = replace(self, executor=executor, journal=journal)
-            return sum(one._do(unit, task) for unit in line)
+        def run_line(server: Server, line: Line) -> float:
+            mine = self._on(server)
+            return sum(mine._do(unit, task) for unit in line)
+
+        return sum(run_in_lanes(self.executor.server, self._lanes, wave, run_line))
+
+    def _on(self, server: Server) -> Applier:
+        """The same over another connection."""
+        journal = Journal(server, cluster=self.journal.cluster, owner=self.journal.owner)
+        return replace(self, executor=replace(self.executor, server=server, real_names={}), journal=journal)
 
     @cached_property
     def _lanes(self) -> int:
@@ -250,7 +252,7 @@ class Applier:
             def on_step(_number: int, step: Step) -> None:
                 task.told.tell(unit.title, str(step))
 
-            if is_fresh(task.plan, unit.cutover) and adopt_fresh(bench, unit.cutover, on_step):
+            if is_fresh(task.created, unit.cutover) and adopt_fresh(bench, unit.cutover, on_step):
                 task.told.end()
                 return 0.0
             waited = cut_over(bench, self.journal, unit.cutover, task.deploy_id, on_step)

@@ -7,8 +7,9 @@ only made by the same plan, the trial is left out and said to be.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 from chmv_assets.core.catalog import Catalog
 from chmv_assets.core.deploy.alters import render_column
@@ -18,20 +19,42 @@ from chmv_assets.core.model import Column, Object
 from chmv_assets.core.names import QName, quote_identifier
 from chmv_assets.core.normal_form import columns_in
 from chmv_assets.core.rebuild import SCRATCH_DATABASE
+from resources.clickhouse import Server
 from resources.executor import Executor
 from resources.introspect import describe_select, fetch_existing
+from resources.lanes import run_in_lanes
 
 SAMPLE_ROWS = 1000
 TRIAL_PREFIX = "trial."
 
 
-def check_views(executor: Executor, catalog: Catalog, plan: Plan, log: Callable[[str], None]) -> None:
-    """Try every view that a plan creates or changes; all complaints at once."""
-    complaints: list[str] = []
-    for cutover in plan.cutovers:
-        for switch in cutover.switches:
-            if switch.after:
-                complaints += _check(executor, catalog, plan, switch, log)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Around:
+    """What all trials of a plan have in common."""
+
+    catalog: Catalog
+    made: frozenset[QName]  # by the plan
+    databases: frozenset[str]  # that are there
+    there: frozenset[QName]  # sources that are
+
+
+def check_views(executor: Executor, catalog: Catalog, plan: Plan, lanes: int = 1) -> None:
+    """Try every view that a plan creates or changes, several at a time; all complaints at once."""
+    switches = [switch for cutover in plan.cutovers for switch in cutover.switches if switch.after]
+    if not switches:
+        return
+    sources = [source for switch in switches if (source := catalog.trigger_of(switch.view)) is not None]
+    around = _Around(
+        catalog=catalog,
+        made=frozenset(one.name for one in plan.changes if one.action in ("create", "replace")),
+        databases=frozenset(str(name) for (name,) in executor.server.rows("SELECT name FROM system.databases")),
+        there=frozenset(fetch_existing(executor.server, sources)),
+    )
+
+    def check(server: Server, switch: Switch) -> list[str]:
+        return list(_check(replace(executor, server=server, real_names={}), around, switch))
+
+    complaints = [one for found in run_in_lanes(executor.server, lanes, switches, check) for one in found]
     if complaints:
         raise DeployRefused("\n".join(complaints) + "\nNothing was changed. Correct the folder and plan again.")
 
@@ -46,9 +69,8 @@ def drop_trials(executor: Executor) -> None:
         executor.drop_table(QName(SCRATCH_DATABASE, str(name)))
 
 
-def _check(
-    executor: Executor, catalog: Catalog, plan: Plan, switch: Switch, log: Callable[[str], None]
-) -> Iterator[str]:
+def _check(executor: Executor, around: _Around, switch: Switch) -> Iterator[str]:
+    catalog = around.catalog
     view = catalog.objects[switch.view]
     trigger = catalog.trigger_of(view.name)
     source = catalog.objects.get(trigger) if trigger is not None else None
@@ -56,20 +78,20 @@ def _check(
     if source is None or target is None:
         yield f"view {view.name}: found no declared source or target but wanted both. Declare them."
         return
-    made = {one.name for one in plan.changes if one.action in ("create", "replace")}
-    awaited = sorted(str(one.name) for one in view.references if one.name in made and one.name != source.name)
+    awaited = sorted(str(one.name) for one in view.references if one.name in around.made and one.name != source.name)
     if awaited:
-        log(f"{view.name}: not tried, since {', '.join(awaited)} only comes with this plan")
+        executor.log(f"{view.name}: not tried, since {', '.join(awaited)} only comes with this plan")
         return
     try:
-        session = _session(executor, switch.session)
+        session = switch.session if switch.session in around.databases else ""  # only the plan makes it
         with _clones(executor, view, source, target, session) as (select, entry):
             yield from _fit(view, target, describe_select(executor.server, select, session))
-            _send_sample(executor, source, entry)
+            if source.name in around.there and source.engine.endswith("MergeTree"):
+                _send_sample(executor, source, entry)
     except ServerError as error:
         yield f"view {view.name}: the server refuses it over a clone of {source.name}: {error}."
     except RebuildRefused as error:
-        log(f"{view.name}: not tried. {error}")
+        executor.log(f"{view.name}: not tried. {error}")
 
 
 @contextmanager
@@ -93,12 +115,6 @@ def _clones(
     finally:
         for name in (between, end, entry):
             executor.drop_table(name)
-
-
-def _session(executor: Executor, database: str) -> str:
-    """The database of unqualified names, unless only the plan makes it."""
-    rows = executor.server.rows("SELECT 1 FROM system.databases WHERE name = {d:String}", {"d": database})
-    return database if rows else ""
 
 
 def _null_table(name: QName, columns: tuple[Column, ...]) -> str:
@@ -128,12 +144,9 @@ def _fit(view: Object, target: Object, outputs: list[tuple[str, str]]) -> Iterat
 
 def _send_sample(executor: Executor, source: Object, entry: QName) -> None:
     """Some rows of the live source through the trial."""
-    server = executor.server
-    if not source.engine.endswith("MergeTree") or source.name not in fetch_existing(server, [source.name]):
-        return
     live = {
         str(name)
-        for (name,) in server.rows(
+        for (name,) in executor.server.rows(
             "SELECT name FROM system.columns WHERE database = {d:String} AND table = {t:String} AND default_kind NOT IN ('ALIAS', 'MATERIALIZED', 'EPHEMERAL')",
             {"d": source.name.database, "t": source.name.table},
         )

@@ -130,3 +130,7 @@ class Plan:
     @property
     def is_empty(self) -> bool:
         return not self.changes
+
+    def created(self) -> frozenset[QName]:
+        """The tables that it makes."""
+        return frozenset(change.name for change in self.changes if change.action == "create")

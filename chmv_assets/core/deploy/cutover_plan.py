@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from chmv_assets.core.catalog import Catalog
-from chmv_assets.core.deploy.changes import Cutover, Plan
+from chmv_assets.core.deploy.changes import Cutover
 from chmv_assets.core.model import Object
 from chmv_assets.core.names import QName
 from chmv_assets.core.rebuild_plan import Layer, Step, can_prebuild
@@ -24,10 +24,9 @@ def online_views(catalog: Catalog, layers: Sequence[Layer]) -> list[Object]:
     ]  # fmt: skip
 
 
-def is_fresh(plan: Plan, cutover: Cutover) -> bool:
+def is_fresh(created: frozenset[QName], cutover: Cutover) -> bool:
     """Whether a cutover only adds views over tables that the plan itself creates: there is nothing to compute, unless a writer is faster than we are."""
-    made = {change.name for change in plan.changes if change.action == "create"}
-    return not cutover.storage and made.issuperset(cutover.roots) and not any(one.before for one in cutover.switches)
+    return not cutover.storage and created.issuperset(cutover.roots) and not any(one.before for one in cutover.switches)
 
 
 def plan_fresh(cutover: Cutover) -> tuple[Step, ...]:

@@ -6,7 +6,7 @@ a target that it is computed from is touched. Targets that hang together change 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from chmv_assets.core.catalog import Catalog
 from chmv_assets.core.deploy.changes import Change, Cutover, Switch
@@ -23,19 +23,23 @@ def build_cutovers(
     switched = [one for one in changes if one.action == "switch"]
     storage = {one.name for one in changes if one.action == "storage"}
     touched = _touched(declared, live, changes, switched) | _computed(declared, [*storage, *doubtful])
-    order = {name: at for at, name in enumerate(name for layer in declared.layers() for name in layer)}
-    parties = _join(_links(declared, live, touched, switched))
+    order = declared.flow_order
+    place = {one.name: at for at, one in enumerate(switched)}
     found = []
-    for party in parties:
-        targets = tuple(sorted((name for name in party if name in touched), key=lambda name: order[name]))
-        mine = [one for one in switched if one.name in party]
+    for party in _join(_links(declared, live, touched, switched)):
+        targets = tuple(sorted(party & touched, key=order.__getitem__))
+        mine = [switched[at] for at in sorted(place[name] for name in party if name in place)]
         found.append(
             Cutover(
                 roots=_roots(declared, live, targets, mine), targets=targets, storage=tuple(name for name in targets if name in storage),
                 switches=tuple(_switch(one) for one in mine),
             )
         )  # fmt: skip
-    return sorted(found, key=lambda one: min((order[name] for name in one.targets), default=len(order)))
+    return sorted(found, key=lambda one: _first(one, order))
+
+
+def _first(cutover: Cutover, order: Mapping[QName, int]) -> tuple[int, tuple[QName, ...]]:
+    return order[cutover.targets[0]] if cutover.targets else len(order), tuple(one.view for one in cutover.switches)
 
 
 def _switch(change: Change) -> Switch:
@@ -68,9 +72,8 @@ def _readers(catalog: Catalog, names: Sequence[QName]) -> set[QName]:
     found: set[QName] = set()
     waiting = list(names)
     while waiting:
-        name = waiting.pop()
-        for edge in catalog.edges:
-            if edge.source != name or edge.kind not in ("lookup", "feeds") or edge.dest in found:
+        for edge in catalog.edges_from(waiting.pop()):
+            if edge.kind not in ("lookup", "feeds") or edge.dest in found:
                 continue
             kind = catalog.objects[edge.dest].kind
             if kind == "materialized_view":
@@ -99,18 +102,16 @@ def _links(declared: Catalog, live: Catalog, touched: set[QName], switched: Sequ
 
 
 def _join(links: Sequence[set[QName]]) -> list[set[QName]]:
-    """Sets that share a member become one."""
-    parties: list[set[QName]] = []
+    """Sets that share a member become one; the smaller ones go into the largest, so that a long chain is not copied over and over."""
+    party_of: dict[QName, set[QName]] = {}
     for link in links:
-        joined = set(link)
-        apart = []
-        for party in parties:
-            if party & joined:
-                joined |= party
-            else:
-                apart.append(party)
-        parties = [*apart, joined]
-    return parties
+        met = {id(party): party for name in link if (party := party_of.get(name))}
+        joined = max(met.values(), key=len, default=set())
+        for other in (link, *met.values()):
+            if other is not joined:
+                joined |= other
+                party_of.update(dict.fromkeys(other, joined))
+    return list({id(party): party for party in party_of.values()}.values())
 
 
 def _roots(declared: Catalog, live: Catalog, targets: Sequence[QName], switched: Sequence[Change]) -> tuple[QName, ...]:

@@ -73,34 +73,53 @@ def _keep(table: QName) -> Unit:
 
 def _cutovers(cutovers: Sequence[Cutover], catalog: Catalog) -> list[Wave]:
     """One after another, but side by side where neither reads what the other changes and their writers are not the same."""
-    waves: list[list[Cutover]] = []
+    groups: list[_Group] = []
     for one in cutovers:
-        if waves and all(_apart(one, other, catalog) for other in waves[-1]):
-            waves[-1].append(one)
+        reach = _Group.of(one, catalog)
+        if groups and groups[-1].is_apart(reach):
+            groups[-1].take(reach)
         else:
-            waves.append([one])
-    return [tuple((Unit("cutover", f"cut over {one.title}", cutover=one),) for one in wave) for wave in waves]
+            groups.append(reach)
+    return [
+        tuple((Unit("cutover", f"cut over {one.title}", cutover=one),) for one in group.members) for group in groups
+    ]
 
 
-def _apart(one: Cutover, other: Cutover, catalog: Catalog) -> bool:
-    return (
-        set(one.roots).isdisjoint(other.roots)
-        and _read_by(one, catalog).isdisjoint(_changed_by(other))
-        and _read_by(other, catalog).isdisjoint(_changed_by(one))
-    )
+@dataclass
+class _Group:
+    """Cutovers that go side by side, and what they touch together: a new one is held against all of them at once."""
+
+    members: list[Cutover]
+    roots: set[QName]
+    changes: set[QName]
+    reads: set[QName]  # everything that their targets are computed from, however far away
+
+    @classmethod
+    def of(cls, cutover: Cutover, catalog: Catalog) -> _Group:
+        changes = {*cutover.targets, *(one.view for one in cutover.switches)}
+        return cls([cutover], set(cutover.roots), changes, _upstream(changes, catalog))
+
+    def is_apart(self, other: _Group) -> bool:
+        return (
+            self.roots.isdisjoint(other.roots)
+            and self.reads.isdisjoint(other.changes)
+            and other.reads.isdisjoint(self.changes)
+        )
+
+    def take(self, other: _Group) -> None:
+        self.members += other.members
+        self.roots |= other.roots
+        self.changes |= other.changes
+        self.reads |= other.reads
 
 
-def _changed_by(cutover: Cutover) -> set[QName]:
-    return {*cutover.targets, *(one.view for one in cutover.switches)}
-
-
-def _read_by(cutover: Cutover, catalog: Catalog) -> set[QName]:
-    """Everything that its targets are computed from, however far away."""
+def _upstream(names: Iterable[QName], catalog: Catalog) -> set[QName]:
+    """These objects and all that rows come to them from."""
     found: set[QName] = set()
-    waiting = list(_changed_by(cutover))
+    waiting = list(names)
     while waiting:
         name = waiting.pop()
         if name not in found:
             found.add(name)
-            waiting += [edge.source for edge in catalog.edges if edge.dest == name]
+            waiting += [edge.source for edge in catalog.edges_into(name)]
     return found

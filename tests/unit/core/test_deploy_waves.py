@@ -83,3 +83,21 @@ def test_cutovers_go_side_by_side_only_if_they_share_nothing(
     catalog: Catalog, cutovers: tuple[Cutover, ...], waves: list[int]
 ) -> None:
     assert [len(wave) for wave in build_waves(plan(cutovers=cutovers), catalog)] == waves
+
+
+def test_many_pipelines_that_share_nothing_are_one_wave_and_are_looked_at_once_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    count = 60
+    ddl = "".join(
+        f"CREATE TABLE d.s{at} (k UInt8) ENGINE = MergeTree ORDER BY k;\nCREATE TABLE d.t{at} (k UInt8) ENGINE = MergeTree ORDER BY k;\n"
+        f"CREATE MATERIALIZED VIEW d.v{at} TO d.t{at} AS SELECT k FROM d.s{at};\n"
+        for at in range(count)
+    )
+    catalog = build_catalog([SourceFile(path="a.sql", text=ddl)], default_database="d")
+    asked: list[QName] = []
+    real = Catalog.edges_into
+    monkeypatch.setattr(Catalog, "edges_into", lambda self, one: asked.append(one) or real(self, one))
+    waves = build_waves(plan(cutovers=tuple(cutover(f"s{at}", f"t{at}") for at in range(count))), catalog)
+    assert [len(wave) for wave in waves] == [count]
+    assert len(asked) == 3 * count, "a pair of cutovers is never looked at by itself: 500 views took two minutes"
