@@ -10,7 +10,8 @@ sources count as new, which is the worst that can meet the late data sensor; `--
 evaluated as the daemon does it, connection included, on an instance in memory; ticks and the bare query take turns, so that other load hits
 them alike. The bare query is what any look at the parts costs: `SELECT … count() FROM system.parts WHERE active GROUP BY database, table,
 partition_id`, once with its rows brought here as a sensor would have to, once counted on the server. The first tick of a process may cost more
-(nothing is known yet) and stands apart. What is counted are our own statements; the driver's greeting is in the time only. Bounds to keep: at
+(nothing is known yet) and stands apart; live_partitions_sensor learns bit by bit what Dagster was told and is measured when it knows. (150,000 events
+take the better part of an hour to write, so its event log is played: it says that runs have told every partition.) What is counted are our own statements; the driver's greeting is in the time only. Bounds to keep: at
 most 3 queries per tick, ratio at most 2. The exit code is 0 whatever comes out: a benchmark tells, it does not judge.
 """
 
@@ -21,7 +22,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from datetime import date
@@ -40,11 +41,13 @@ import sensors
 from bench.record import Record, json_option
 from chmv_assets.assets import build_props
 from chmv_assets.core.serving_journal import GUARDS
+from chmv_assets.live_partitions import Place, Told
 from chmv_assets.pipeline import Pipeline, load_pipeline
 from resources.clickhouse import Endpoint, Server, endpoint_of
 from resources.clickhouse_resource import ClickHouseResource
 from resources.engine import EngineOptions, start_engine, stop_engine
 from resources.journal import open_journal
+from sensors import live_partitions
 
 BOUND, MOST_QUERIES = 2.0, 3
 FILLERS = 2
@@ -238,9 +241,12 @@ def measure(server: Server, pipeline: Pipeline, rounds: int) -> tuple[dict[str, 
     bare: dict[str, list[float]] = {"fetched": [], "on the server": []}
     measured = [Measured(one) for one in discover(pipeline)]
     resources = {"clickhouse": CountingResource()}
+    live_partitions.fetch_told = _all_told  # type: ignore[assignment]
     with dg.DagsterInstance.ephemeral() as instance:
-        for _ in range(rounds + 1):
+        for turn in range(rounds + 1):
             for one in measured:
+                if turn == 1 and one.sensor.name == live_partitions.NAME:
+                    learn(one, instance, resources)
                 seconds, queries = tick(one, instance, resources)
                 one.seconds.append(seconds)
                 one.queries.append(queries)
@@ -249,6 +255,16 @@ def measure(server: Server, pipeline: Pipeline, rounds: int) -> tuple[dict[str, 
                 server.rows(sql)
                 bare[side].append(time.perf_counter() - started)
     return bare, measured
+
+
+def learn(measured: Measured, instance: dg.DagsterInstance, resources: Mapping[str, Any]) -> None:
+    """Ticks that are not counted, until it knows what was told."""
+    while not measured.said.endswith("nothing new"):
+        tick(measured, instance, resources)
+
+
+def _all_told(_instance: object, places: Collection[Place], _translator: object) -> dict[Place, Told]:
+    return {place: Told(event=1, version=None) for place in places}
 
 
 def report(measured: list[Measured], bare: dict[str, list[float]], tables: int, parts: int) -> None:
@@ -283,8 +299,9 @@ def keep(measured: list[Measured], bare: dict[str, list[float]], size: str, reco
         mine = median(one.seconds[1:])
         if one.takes:
             record.ratio(f"tick of {one.sensor.name} ÷ bare query", mine / fetched, f"≤ {BOUND:g}")
-        rows.append((one.sensor.name, max(one.queries) if one.takes else "none", f"{1000 * mine:.0f}"))
-    record.table(f"{size}; bare query {1000 * fetched:.0f} ms", ("sensor", "queries", "tick ms"), rows)
+        first = f"{1000 * one.seconds[0]:.0f}"
+        rows.append((one.sensor.name, max(one.queries) if one.takes else "none", first, f"{1000 * mine:.0f}"))
+    record.table(f"{size}; bare query {1000 * fetched:.0f} ms", ("sensor", "queries", "first tick ms", "tick ms"), rows)
 
 
 if __name__ == "__main__":

@@ -20,8 +20,8 @@ from chmv_assets.core.windows import ChPartition, Window, ch_partitions, partiti
 from chmv_assets.pipeline import Pipeline
 from chmv_assets.translator import AssetTranslator, NodeProps
 from resources.clickhouse import Server
-from resources.inner_tables import fetch_states
-from resources.introspect import PartitionState
+from resources.inner_tables import fetch_real_names, fetch_states
+from resources.introspect import PartitionState, fetch_marks, fetch_partitions
 
 DATA_VERSION = "dagster/data_version"
 _OURS = "live-"  # how the versions of these events begin; those of runs are Dagster's own
@@ -82,6 +82,16 @@ class LivePartitions:
     def fetch(self, server: Server) -> States:
         """What the tables hold now. Two queries at most."""
         return fetch_states(server, self.pipeline.catalog, self._assets)
+
+    def fetch_moved(self, server: Server, before: Mapping[QName, int]) -> tuple[dict[QName, int], list[LivePartition]]:
+        """The marks of the tables now, and the partitions of those whose marks are not as `before`. Three queries at most, however many tables there are."""
+        real = fetch_real_names(server, self.pipeline.catalog, self._assets)
+        found, server_zone = fetch_marks(server, real.values())
+        marks = {name: found[held] for name, held in real.items() if held in found}
+        moved = {name: real[name] for name, mark in marks.items() if before.get(name) != mark}
+        states = fetch_partitions(server, moved.values())
+        held_now = {name: states[held] for name, held in moved.items() if held in states}
+        return marks, list(self.find(held_now, server_zone))
 
     def find(self, states: States, server_zone: str) -> Iterator[LivePartition]:
         """The partitions of the assets whose tables are given."""

@@ -147,6 +147,29 @@ def fetch_partitions(server: Server, tables: Iterable[QName]) -> dict[QName, tup
     return {name: tuple(states) for name, states in found.items()}
 
 
+def fetch_marks(server: Server, tables: Iterable[QName]) -> tuple[dict[QName, int], str]:
+    """A number per table that changes when rows come or go, not when parts merge, and the server's zone; many tables with one query, a row each."""
+    wanted = [(name.database, name.table) for name in tables]
+    if not wanted:
+        return {}, ""
+    rows = server.rows(
+        """
+        SELECT database, table, sum(cityHash64(partition_id, block, version)), serverTimezone()
+        FROM
+        (
+            SELECT database, table, partition_id, max(max_block_number) AS block,
+                   max(if(data_version = min_block_number, 0, data_version)) AS version
+            FROM system.parts WHERE active AND (database, table) IN {tables:Array(Tuple(String, String))}
+            GROUP BY database, table, partition_id
+        )
+        GROUP BY database, table
+        """,
+        {"tables": wanted},
+    )
+    marks = {QName(str(database), str(table)): int(mark) for database, table, mark, _ in rows}
+    return marks, str(rows[0][3]) if rows else ""
+
+
 def fetch_part_names(server: Server, table: QName) -> tuple[str, ...]:
     """Names of a table's active parts."""
     rows = server.rows(

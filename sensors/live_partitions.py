@@ -1,7 +1,7 @@
 """`live_partitions_sensor`: what ClickHouse writes by itself is told to Dagster, so that its partitions are not shown as missing.
 
-Two queries; `live_partitions_verdict` decides. Only tables that moved since the last tick are looked at in detail, and only of what is due
-Dagster's event log is asked. It asks for no runs. (No `from __future__ import annotations`: Dagster inspects these signatures.)
+Three queries at most; `live_partitions_verdict` decides. The server says which tables moved since the last tick, only those are looked at in detail,
+and only of what is due Dagster's event log is asked. It asks for no runs. (No `from __future__ import annotations`: Dagster inspects these signatures.)
 """
 
 import time
@@ -58,12 +58,9 @@ def build_live_partitions_sensor(
 
 def look(live: LivePartitions, memory: Memory, server: Server) -> int:
     """Read, and take in what moved since the last tick; gives the number of tables."""
-    states = live.fetch(server)
-    digests = {name: hash(held) for name, held in states.items()}
-    moved = {name: states[name] for name, digest in digests.items() if memory.digests.get(name) != digest}
-    memory.see(live.find(moved, server.timezone))
-    memory.digests = digests
-    return len(states)
+    memory.marks, moved = live.fetch_moved(server, memory.marks)
+    memory.see(moved)
+    return len(memory.marks)
 
 
 def _sentence(tables: int, told: Sequence[LivePartition], waiting: int) -> str:
