@@ -11,7 +11,7 @@ from view_site import ViewSite, insert, make_site
 
 from chmv_assets import recovery_job
 from chmv_assets.core.rebuild_journal import RebuildRecord, lease_name, write_rebuild
-from chmv_assets.core.recovery import ALIVE_SECONDS, Ask, Outcome
+from chmv_assets.core.recovery import ALIVE_SECONDS, Ask, Outcome, RecoveryRecord
 from chmv_assets.core.serving_journal import Guard, write_guards
 from chmv_assets.process_identity import new_rebuild_id
 from chmv_assets.recovery.arrivals import find_windows
@@ -135,10 +135,14 @@ def test_a_repair_that_was_killed_is_not_waited_for(site: ViewSite, server: Serv
         (again,) = site.tick().asks
         assert again.damage == "rows missed"
         site.repair(again)
-        assert bury_repairs(own.journal, own.now_ms()) == [], "by its own clock it has just said so"
-        (dead,) = bury_repairs(own.journal, own.now_ms() + ALIVE_SECONDS * 1000 + 10_000)
+
+        def buried(now_ms: int) -> list[RecoveryRecord]:
+            """Other tests on this server have repairs of their own."""
+            return [one for one in bury_repairs(own.journal, now_ms) if one.recovery == ask.key]
+
+        assert buried(own.now_ms()) == [], "by its own clock it has just said so"
+        (dead,) = buried(own.now_ms() + ALIVE_SECONDS * 1000 + 10_000)
         assert (dead.subject.table, dead.damage) == ("latest_mv", "dropped")
-        assert site.rows("SELECT count() FROM chmv.recoveries FINAL WHERE status = 'running'") == [(0,)]
         found = site.rows(f"SELECT status, detail FROM chmv.recoveries FINAL WHERE recovery = '{ask.key}'")
         assert found[0][0] == "failed" and "it was killed" in str(found[0][1])
     assert site.differences() == []
