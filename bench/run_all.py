@@ -5,8 +5,9 @@
     python -m bench.run_all --only growth       one of them, then the page from all records that are there
     python -m bench.run_all --render            only the page
 
-Each writes its record to bench/results/NAME.json. The page shows ratios first; seconds are context, never a claim. A benchmark that fails is named on the
-page and makes the exit code 1; a record that is missing is named as missing, never made up.
+Before each it waits until the load is down, five minutes at most. Each writes its record to bench/results/NAME.json. The page shows ratios first; seconds
+are context, never a claim. A benchmark that fails is named on the page and makes the exit code 1; a record that is missing is named as missing, never
+made up.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import json
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,7 @@ from bench.record import BUSY_LOAD
 
 RESULTS = ROOT / "bench" / "results"
 PAGE = ROOT / "bench" / "results.md"
+REST_SECONDS, REST_STEP = 300.0, 5.0
 QUICK = {  # what each needs to be small
     "load_location": ("--objects", "100", "--repeat", "1"),
     "ingest": ("--rows", "200000", "--rounds", "1"),
@@ -49,6 +53,8 @@ def main(quick: bool, only: tuple[str, ...], render_only: bool) -> None:
         click.echo(f"--- {name}", err=True)
         path = folder / f"{name}.json"
         path.unlink(missing_ok=True)  # a record is of this run or it is missing
+        if not quick:
+            rest()
         command = [sys.executable, "-m", f"bench.{name}", *(QUICK[name] if quick else ()), "--json", str(path)]
         if subprocess.run(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}).returncode:
             failed.append(name)
@@ -57,6 +63,14 @@ def main(quick: bool, only: tuple[str, ...], render_only: bool) -> None:
     click.echo(f"Written to {page}.", err=True)
     if failed:
         raise click.ClickException(f"{', '.join(failed)}: found an exit code that is not 0 but wanted 0. See above.")
+
+
+def rest(load: Callable[[], float] = lambda: os.getloadavg()[0], sleep: Callable[[float], None] = time.sleep) -> None:
+    """Wait until what ran before has left the machine alone, a few minutes at most: a benchmark that begins busy is marked so."""
+    waited = 0.0
+    while load() > BUSY_LOAD and waited < REST_SECONDS:
+        sleep(REST_STEP)
+        waited += REST_STEP
 
 
 def read(folder: Path) -> dict[str, dict[str, Any] | None]:

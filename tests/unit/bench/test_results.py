@@ -9,7 +9,7 @@ import pytest
 
 from bench.curves import Curve, fit
 from bench.record import Record
-from bench.run_all import QUICK, render
+from bench.run_all import QUICK, REST_SECONDS, render, rest
 
 
 @pytest.mark.parametrize("power", [0.0, 0.5, 1.0, 2.0])
@@ -63,3 +63,13 @@ def test_a_record_is_written_whatever_kind_of_mapping_its_turns_are(tmp_path: Pa
     assert found["tables"] == [{"title": "growth", "headings": ["cost", "s"], "rows": [["plan", "0.5"]]}]
     assert found["quick"] is True
     assert len(found["machine"]["load_after"]) == 3
+
+
+def test_a_benchmark_waits_for_what_ran_before_but_not_for_ever() -> None:
+    loads = iter([9.0, 3.0, 1.0])
+    slept: list[float] = []
+    rest(lambda: next(loads), slept.append)
+    assert len(slept) == 2
+    slept.clear()
+    rest(lambda: 9.0, slept.append)
+    assert sum(slept) == REST_SECONDS
