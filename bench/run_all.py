@@ -73,6 +73,18 @@ def rest(load: Callable[[], float] = lambda: os.getloadavg()[0], sleep: Callable
         waited += REST_STEP
 
 
+def _note(ratio: dict[str, Any]) -> str:
+    """What stands beside a ratio: that it misses what was wanted, and its own note.
+
+    >>> _note({"value": 1.36, "wanted": "≤ 1.25", "note": ""}), _note({"value": 0.94, "wanted": "≥ 0.6", "note": "x"})
+    ('**missed**', 'x')
+    """
+    sign, _, bound = ratio["wanted"].partition(" ")
+    value = ratio["value"]
+    missed = value is not None and bool(bound) and (value > float(bound) if sign == "≤" else value < float(bound))
+    return ", ".join(filter(None, ("**missed**" if missed else "", ratio["note"])))
+
+
 def read(folder: Path) -> dict[str, dict[str, Any] | None]:
     """The records that are there; none for one that is not."""
     return {
@@ -98,7 +110,7 @@ def render(records: dict[str, dict[str, Any] | None], failed: list[str], quick: 
     for record in there.values():
         lines += [f"### {record['title']}", ""]
         rows = [
-            (one["what"], "cannot" if one["value"] is None else f"{one['value']:.2f}", one["wanted"], one["note"])
+            (one["what"], "cannot" if one["value"] is None else f"{one['value']:.2f}", one["wanted"], _note(one))
             for one in record["ratios"]
         ]
         lines += [*_table(("", "ratio", "wanted", ""), rows), ""]

@@ -49,6 +49,17 @@ def test_the_page_shows_ratios_before_seconds_and_names_what_is_missing() -> Non
     assert "| chmv ÷ something it lacks | cannot |" in page
 
 
+@pytest.mark.parametrize(
+    ("value", "wanted", "missed"),
+    [(1.36, "≤ 1.25", True), (1.25, "≤ 1.25", False), (0.5, "≥ 0.6", True), (0.94, "≥ 0.6", False), (9.0, "", False), (None, "≤ 1", False)],
+)  # fmt: skip
+def test_the_page_marks_what_misses_its_bound(value: float | None, wanted: str, missed: bool) -> None:
+    record = Record("ingest", "Landing files become rows")
+    record.ratio("chmv ÷ bare", value, wanted, "a note")
+    page = render({name: asdict(record) if name == "ingest" else None for name in QUICK}, [], quick=False)
+    assert ("| **missed**, a note |" in page) is missed and "a note |" in page
+
+
 def test_a_record_is_written_whatever_kind_of_mapping_its_turns_are(tmp_path: Path) -> None:
     record = Record("growth", "How costs grow", quick=True)
     turns: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
