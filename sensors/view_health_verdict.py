@@ -41,10 +41,17 @@ class _Damage:
 
 
 def decide(
-    watched: Watch, health: Health, changed: Mapping[QName, Sequence[str]], cursor: Cursor, limits: Limits
+    watched: Watch,
+    health: Health,
+    changed: Mapping[QName, Sequence[str]],
+    cursor: Cursor,
+    limits: Limits,
+    deployed_ms: int = 0,
 ) -> Verdict[Cursor]:
-    """Name the damages and ask for their repair; `changed` are views whose live text differs from the declared one."""
-    tick = _Tick(watched, health, changed, cursor, limits)
+    """Name the damages and ask for their repair; `changed` are views whose live text differs from the declared one, `deployed_ms` is when all was deployed as
+    declared now, 0 if it never was.
+    """
+    tick = _Tick(watched, health, changed, cursor, limits, deployed_ms)
     tick.look()
     asks = sorted(tick.asks, key=lambda ask: (ORDER.index(ask.damage), ask.subject))
     return Verdict(asks=tuple(asks), cursor=tick.next_cursor(), told=tick.sentence())
@@ -59,6 +66,7 @@ class _Tick:
     changed: Mapping[QName, Sequence[str]]
     cursor: Cursor
     limits: Limits
+    deployed_ms: int
     asks: list[Ask] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     unseen: set[str] = field(default_factory=set)
@@ -119,9 +127,13 @@ class _Tick:
                 self._right_again(found, since)
             return
         if before is None and not self._was_seen(key):
-            self.unseen.add(key)
-            self.lines.append(f"{found.subject}: {found.damage}, but it was never right as declared now; apply the DDL")
-            return
+            if not self.deployed_ms:
+                self.unseen.add(key)
+                self.lines.append(
+                    f"{found.subject}: {found.damage}, but it was never right as declared now; apply the DDL"
+                )
+                return
+            before = self.deployed_ms  # nobody has looked at it since, but a deployment ends with everything right
         since = self.cursor.at_ms if before is None else before
         self.wrong[key] = since
         if not hold:

@@ -19,7 +19,7 @@ from chmv_assets.definitions import build_definitions
 from chmv_assets.deploy import make_rollback, open_applier
 from resources.clickhouse_resource import ClickHouseResource
 from resources.deploy import DeployStore
-from resources.deployed import fetch_pending
+from resources.deployed import fetch_standing
 from resources.engine import EngineInfo
 from resources.journal import Journal
 
@@ -228,14 +228,18 @@ def test_kept_tables_are_swept_after_their_soak(stage: Stage) -> None:
 def test_a_change_of_the_folder_is_pending_until_it_is_deployed(stage: Stage) -> None:
     def pending() -> set[str]:
         digests = {name: made.digest for name, made in stage.write().catalog.objects.items() if made.sql}
-        return {name.table for name in fetch_pending(stage.server, digests)}
+        standing = fetch_standing(stage.server, digests)
+        ended.append(standing.deployed_ms)
+        return {name.table for name in standing.pending}
 
+    ended: list[int] = []
     assert pending() == set()
     CHANGES["changed_filter"](stage)
     CHANGES["new_view_and_target"](stage)
     assert pending() == {"large_mv", "kinds", "kinds_mv"}
     stage.apply(stage.plan())
     assert pending() == set()
+    assert 0 < ended[0] == ended[1] < ended[2], "when the deployment ended"
 
 
 def test_empty_plan_is_noted_as_deployed(stage: Stage) -> None:

@@ -245,3 +245,18 @@ def test_logs_that_are_missing_are_told() -> None:
 @pytest.mark.parametrize("text", ['{"version":9}', "nonsense", "{}"])
 def test_a_foreign_cursor_is_started_afresh(text: str) -> None:
     assert load_cursor(text) == Cursor(note=load_cursor(text).note) and "afresh" in load_cursor(text).note
+
+
+def test_what_was_deployed_as_declared_is_repaired_though_nobody_has_looked_at_it_since() -> None:
+    """The soak found it: a deployment changed a view, and somebody dropped it before the next look. It stayed away for ever."""
+    deployed, never = BEFORE - 5_000, replace(SEEN, declared="other", marks=frozenset({"others"}))
+    found = {**without_view(DAILY_MV)}
+    health = replace(WELL, **found)
+    assert conclude(never, **found).asks == (), "a declaration that nobody has applied is no damage"
+    verdict = decide(WATCHED, health, {}, never, Limits(), deployed)
+    assert shown(verdict) == [(str(DAILY_MV), "dropped", deployed)]
+    assert verdict.cursor.wrong == {str(DAILY_MV): deployed} and not verdict.cursor.unseen
+    again = decide(WATCHED, health, {}, conclude(never, **found).cursor, Limits(), deployed)
+    assert shown(again) == [(str(DAILY_MV), "dropped", deployed)], (
+        "also if an earlier tick did not know of the deployment"
+    )
