@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +26,7 @@ from resources.clickhouse import Endpoint, Server
 from resources.dagster_ui import DagsterUi, prepare_home
 from resources.engine import EngineInfo, EngineOptions, start_engine, stop_engine
 from resources.engine.lifecycle import connection_env
+from resources.engine.ports import free_ports
 from resources.journal import Journal
 
 ROOT = Path(__file__).parents[1]
@@ -127,12 +127,6 @@ class Site:
                 time.sleep(2)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def base_rows(now: datetime) -> Iterator[tuple[int, datetime]]:
     """Of each of the first days: its first id and its midnight; BASE_ROWS rows each."""
     midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
@@ -153,7 +147,7 @@ def running_site(folder: Path, ddl: str = DDL, sources: str = "") -> Iterator[Si
         **connection_env(engine),
         "CHMV_DDL_DIR": str(declared), "CHMV_SENSORS": "on", "CHMV_CACHE_DIR": str(folder / "cache"),
     }  # fmt: skip
-    ui = DagsterUi(prepare_home(folder / "home"), ROOT / "workspace.yaml", free_port(), environ)
+    ui = DagsterUi(prepare_home(folder / "home"), ROOT / "workspace.yaml", free_ports(1)[0], environ)
     site = Site(folder, engine, ui, load_pipeline(declared, cache=folder / "cache"), environ)
     try:
         for statement in split_statements(SourceFile(path="all.sql", text=ddl))[0]:

@@ -1,11 +1,13 @@
 """Free ports, and who holds a port that is not free.
 
-Loopback only. A port that was free a moment ago may be taken when the server binds it; whoever chooses ports retries.
+Loopback only. Ports are chosen below those that the system gives to outgoing connections: a server that is killed and started again would find its port
+taken by somebody's client otherwise. A port that was free a moment ago may still be taken when the server binds it; whoever chooses ports retries.
 """
 
 from __future__ import annotations
 
 import contextlib
+import secrets
 import shutil
 import socket
 import subprocess
@@ -18,6 +20,10 @@ from resources.engine.model import LOOPBACK
 _BURIAL_LOOKS = 30
 _LOOK_SECONDS = 0.1
 _LISTEN = "0A"  # state column of /proc/net/tcp
+_OUTGOING = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_FIRST_OUTGOING = 49_152  # where the system does not say it, macOS among them
+_ROOM = 12_000  # ports below the first outgoing one
+_DRAWS = 200
 
 
 def choose_ports(http_port: int, tcp_port: int) -> tuple[int, int]:
@@ -77,11 +83,30 @@ def find_listener(port: int) -> int | None:
     return int(first[0]) if first else None
 
 
+def free_ports(count: int) -> list[int]:
+    """Different free ports for servers."""
+    with contextlib.ExitStack() as held:
+        return [_bound(held) for _ in range(count)]
+
+
 def _bound(held: contextlib.ExitStack) -> int:
     """A free port, kept bound until the caller has all that it needs."""
     probe = held.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
-    probe.bind((LOOPBACK, 0))
+    first = _first_outgoing()
+    for _ in range(_DRAWS):
+        with contextlib.suppress(OSError):
+            probe.bind((LOOPBACK, first - 1 - secrets.randbelow(min(_ROOM, first - 1024))))
+            return int(probe.getsockname()[1])
+    probe.bind((LOOPBACK, 0))  # all drawn ones are taken: any port is better than none
     return int(probe.getsockname()[1])
+
+
+def _first_outgoing() -> int:
+    """The first port that the system may give to a connection that goes out."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        first = int(_OUTGOING.read_text(encoding="ascii").split()[0])
+        return first if first > 2048 else _FIRST_OUTGOING
+    return _FIRST_OUTGOING
 
 
 def _by_whom(port: int) -> str:

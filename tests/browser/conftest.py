@@ -18,7 +18,7 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
-from engines import fast_folder, free_port
+from engines import fast_folder
 from playwright.sync_api import (
     Browser,
     ConsoleMessage,
@@ -27,6 +27,7 @@ from playwright.sync_api import (
     Page,
     Request,
     ViewportSize,
+    expect,
     sync_playwright,
 )
 
@@ -35,13 +36,15 @@ from chmv_assets.start import START_VARIABLE
 from resources.clickhouse import Server, endpoint_of
 from resources.dagster_ui import LOOPBACK, DagsterUi, prepare_home
 from resources.engine import EngineInfo, EngineOptions, connection_env, start_engine, stop_engine
+from resources.engine.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
 SCREENSHOTS = Path(__file__).parent / "screenshots"
 PICTURES = ROOT / "docs" / "images"
 PICTURES_VARIABLE = "CHMV_README_PICTURES"  # set to 1, the tests also write the pictures of the README
 VIEWPORT = ViewportSize(width=1600, height=900)
-PATIENCE_MS = 20_000
+PATIENCE_MS = 30_000
+expect.set_options(timeout=PATIENCE_MS)  # two cores, and other tests beside it
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM_ARGUMENTS = (
     "--headless",
@@ -124,7 +127,10 @@ def live_demo() -> Iterator[LiveDemo]:
         window = demo.choose_window(state, rows=20_000, days=3, now=datetime.now(timezone.utc))
         home = prepare_home(state / "dagster")
         ui = DagsterUi(
-            home=home, workspace=ROOT / "workspace.yaml", port=free_port(), environ=environment(engine, home, window)
+            home=home,
+            workspace=ROOT / "workspace.yaml",
+            port=free_ports(1)[0],
+            environ=environment(engine, home, window),
         )
         ending.callback(ui.stop)
         ui.start()

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from engines import free_port, own_engine
+from engines import own_engine
 
 from chmv_assets.core.catalog import SourceFile, build_catalog
 from chmv_assets.core.compare import Comparison
 from chmv_assets.core.names import QName
 from chmv_assets.live import compare_replicas, compare_with_live
 from resources.clickhouse import Endpoint, Server
+from resources.engine.ports import free_ports
 from resources.introspect import fetch_objects
 
 DDL = """
@@ -28,7 +29,7 @@ CREATE TABLE r.gone (a UInt8) ENGINE = Memory
 
 @pytest.fixture(scope="module")
 def replicated() -> Iterator[Server]:
-    port = free_port()
+    (port,) = free_ports(1)
     here = f"<replica><host>127.0.0.1</host><port>{port}</port></replica>"
     away = "<replica><host>127.0.0.2</host><port>9</port></replica>"
     config = (

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engines import free_port
-
+from resources.engine.ports import free_ports
 from resources.spark_session import spark_home
 from resources.toolchain import find_java
 
@@ -50,7 +49,7 @@ def run_script(script: str, folder: Path, variables: Mapping[str, str]) -> dict[
 @contextmanager
 def standalone_cluster(folder: Path, *, workers: int = 2) -> Iterator[str]:
     """A master and its workers with one core each; gives the master's address."""
-    port = free_port()
+    (port,) = free_ports(1)
     address = f"spark://127.0.0.1:{port}"
     place = ["--host", "127.0.0.1", "--webui-port", "0"]
     with ExitStack() as stack:
@@ -70,7 +69,7 @@ def standalone_cluster(folder: Path, *, workers: int = 2) -> Iterator[str]:
 @contextmanager
 def connect_server(folder: Path) -> Iterator[str]:
     """A Spark Connect server with two local threads; gives its address."""
-    port = free_port()
+    (port,) = free_ports(1)
     conf = {
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 from engines import own_engine
-from two_servers import Pair, config_of, free_ports
+from two_servers import Pair, config_of
 
 from resources.clickhouse import Endpoint, Server
+from resources.engine.ports import free_ports
 
 
 @pytest.fixture(scope="session")

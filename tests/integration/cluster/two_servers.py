@@ -7,9 +7,7 @@ runs it without these two on a real server that is the only replica of its shard
 from __future__ import annotations
 
 import re
-import socket
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +24,7 @@ _TOLD = (
 )
 _NAMELESS = (  # what differs from run to run
     (re.compile(r"(scratch|storage|replay)\.[0-9a-f]{12,20}\b"), r"\1.<id>"),
+    (re.compile(r"(kept\.[^`]*)\.[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`"), r"\1.<uuid>`"),
     (re.compile(r"(kept|trial)\.[0-9a-f]{8}\b"), r"\1.<id>"),
     (re.compile(r"__chmv_fence_[0-9a-f]+"), "__chmv_fence_<id>"),
     (re.compile(r"fromUnixTimestamp64Milli\(\d+\)"), "fromUnixTimestamp64Milli(<ms>)"),
@@ -34,14 +33,6 @@ _NAMELESS = (  # what differs from run to run
     (re.compile(r"made by chmv [0-9a-f]{16}"), "made by chmv <mark>"),
     (re.compile(r"probe\.([^`]*)\.\d+`"), r"probe.\1.<n>`"),
 )
-
-
-def free_ports(count: int) -> list[int]:
-    with ExitStack() as held:
-        probes = [held.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
 
 
 def config_of(first: int, second: int) -> str:

@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from engines import free_port
 from prometheus_client.parser import text_string_to_metric_families
 
 from resources.engine import EngineInfo
+from resources.engine.ports import free_ports
 
 THOROUGH = bool(os.environ.get("CHMV_THOROUGH"))
 ROOT = Path(__file__).parents[3]
@@ -81,7 +81,7 @@ def environment(tmp_path: Path, engine: EngineInfo) -> dict[str, str]:
     (tmp_path / "ddl" / "t.sql").write_text(DDL)
     return {
         "CHMV_DDL_DIR": str(tmp_path / "ddl"), "CHMV_CACHE_DIR": str(tmp_path / "cache"), "CHMV_CLICKHOUSE_URL": engine.url,
-        "CHMV_START": "2026-11-01", "CHMV_METRICS_PORT": str(free_port()),
+        "CHMV_START": "2026-11-01", "CHMV_METRICS_PORT": str(free_ports(1)[0]),
     }  # fmt: skip
 
 

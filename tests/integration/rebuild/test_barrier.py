@@ -15,7 +15,7 @@ import clickhouse_connect
 import pytest
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError
-from engines import bare_client, free_port, own_engine
+from engines import bare_client, own_engine
 from rebuild_cases import DAILY_SUM, ROWS, SOURCE
 from rebuild_oracle import Pipe, apply_ddl, day
 
@@ -26,6 +26,7 @@ from chmv_assets.core.rebuild_plan import Step
 from chmv_assets.core.settings_values import Protocol
 from resources.clickhouse import Endpoint, Server
 from resources.engine import EngineInfo
+from resources.engine.ports import free_ports
 from resources.executor import Executor
 from resources.forwarders import fetch_forwarders, fetch_undelivered
 from resources.introspect import fetch_running_inserts
@@ -39,7 +40,7 @@ NO_KEEPER = (139, 392)  # parsed, understood, and then there is no Keeper
 @pytest.fixture(scope="module")
 def solo() -> Iterator[EngineInfo]:
     """A server with a cluster of itself, and with the background senders that the embedded one leaves out."""
-    port = free_port()
+    (port,) = free_ports(1)
     config = (
         "<clickhouse><background_distributed_schedule_pool_size>2</background_distributed_schedule_pool_size>"
         "<background_buffer_flush_schedule_pool_size>2</background_buffer_flush_schedule_pool_size>"

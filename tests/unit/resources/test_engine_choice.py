@@ -14,6 +14,7 @@ from resources.engine import (
     connection_env,
     default_data_dir,
     find_engine,
+    ports,
     start_engine,
     stop_engine,
 )
@@ -92,6 +93,35 @@ def test_free_ports_are_chosen_and_differ() -> None:
     http_port, tcp_port = choose_ports(0, 0)
     assert http_port != tcp_port
     assert is_free(http_port) and is_free(tcp_port)
+
+
+def test_chosen_ports_are_none_that_an_outgoing_connection_may_get(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that is killed and started again finds its port free."""
+    said = tmp_path / "range"
+    monkeypatch.setattr(ports, "_OUTGOING", said)
+    for text, first in (
+        ("32768\t60999\n", 32768),
+        ("20000 30000", 20000),
+        ("1024 65535", 49152),
+        ("", 49152),
+        (None, 49152),
+    ):
+        said.unlink(missing_ok=True)
+        if text is not None:
+            said.write_text(text)
+        chosen = ports.free_ports(20)
+        assert len(set(chosen)) == 20
+        assert all(first - 12_000 <= port < first for port in chosen)
+
+
+def test_any_port_is_better_than_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        monkeypatch.setattr(ports, "_first_outgoing", lambda: taken.getsockname()[1] + 1)
+        monkeypatch.setattr(ports.secrets, "randbelow", lambda _: 0)
+        assert ports.free_ports(1) != [taken.getsockname()[1]]
 
 
 def test_port_in_use_names_its_holder_and_the_option() -> None:
