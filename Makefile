@@ -14,7 +14,7 @@ help:
 	@echo "make test              lint, types, import rules and all tests"
 	@echo "make thorough          all tests, also those that are too long for every run"
 	@echo "make check             lint, types and import rules only"
-	@echo "make bench             the benchmarks in bench/, as ratios, into bench/results.md (hours, on an idle machine)"
+	@echo "make bench             the benchmarks in bench/, as ratios, into bench/results.md (half an hour, on an idle machine)"
 	@echo "make bench-quick       the same with small sizes, to see that they work"
 	@echo "make soak              30 minutes of faults, rebuilds and changes, every row counted (SOAK_MINUTES=n)"
 	@echo "make clean             remove the environment and the demo's state"
@@ -56,7 +56,7 @@ browser:
 test: check browser
 	@$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder $$(tests/browser/provide_chromium --pytest-arguments)
 
-# Everything, also what takes too long for every run: all points to die at, the ten breaks, clusters of Spark processes.
+# Everything, also what takes too long for every run: all points to die at, the ways to break it, clusters of Spark processes.
 thorough: check browser
 	@CHMV_THOROUGH=1 $(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder $$(tests/browser/provide_chromium --pytest-arguments)
 

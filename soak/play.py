@@ -31,7 +31,7 @@ from soak.verdict import Findings, Reads, judge
 
 _POLL_SECONDS = 3.0
 _RIPE_SECONDS = LATE_AGAIN + 15.0  # the last late rows may wait so long for their repair, and nobody can see that
-_GAPS = {True: (3.0, 9.0), False: (4.0, 8.0)}  # seconds between two actions, of everything and of the cheap ones
+GAPS = (3.0, 9.0)  # seconds between two actions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +41,7 @@ class Options:
     seconds: float = 1800.0
     seed: int | None = None
     everything: bool = True
+    gaps: tuple[float, float] = GAPS
     settle_seconds: float = 420.0
     echo: bool = True
     actions: Mapping[str, Action] = field(default_factory=dict)  # instead of ours: a harness must be seen to fail
@@ -136,7 +137,7 @@ def _act(scene: Scene, options: Options, done: Counter[str]) -> None:
             stopped_at = time.monotonic()
         elif scene.stopped_merges and time.monotonic() - stopped_at > STOPPED_SECONDS:
             start_merges(scene)
-        time.sleep(max(0.0, min(scene.chance.uniform(*_GAPS[options.everything]), ends - time.monotonic())))
+        time.sleep(max(0.0, min(scene.chance.uniform(*options.gaps), ends - time.monotonic())))
 
 
 def _do(scene: Scene, name: str, action: Action, done: Counter[str]) -> None:

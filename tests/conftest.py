@@ -14,7 +14,11 @@ from resources.clickhouse import Endpoint, Server
 from resources.engine import EngineInfo
 
 # What takes minutes in one piece comes first: begun last, it would leave the other workers idle (`--no-loadscope-reorder`).
-_LONG = ("tests/spark/chaos/", "tests/e2e/test_recovery", "tests/e2e/test_soak", "tests/stateful/", "tests/torture/", "tests/spark/", "tests/browser/", "tests/e2e/", "tests/integration/rebuild/")  # fmt: skip
+# The demo and the pages come when the soak is over: beside it Dagster and Spark start too slowly for anybody to wait.
+_LONG = (
+    "tests/spark/chaos/", "tests/e2e/test_recovery", "tests/e2e/test_soak", "tests/stateful/", "tests/torture/", "tests/spark/", "tests/integration/recovery/",
+    "tests/integration/rebuild/", "tests/browser/", "tests/e2e/",
+)  # fmt: skip
 
 
 # On demand (CONTRIBUTING.md): clusters of Spark processes.

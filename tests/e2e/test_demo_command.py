@@ -59,11 +59,11 @@ def listening_hosts(pids: list[int]) -> set[tuple[str, int]]:
     return found
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(420)
 def test_headless_demo_prints_its_table_and_leaves_nothing_running(tmp_path: Path) -> None:
     state = tmp_path / "state"
     command = [*DEMO, str(state), "--headless"]
-    first = subprocess.run(command, cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, timeout=200)
+    first = subprocess.run(command, cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, timeout=360)
     assert first.returncode == 0, first.stdout + first.stderr
     assert "shop.revenue_daily" in first.stdout
     counted = re.search(r"(\d+) assets, (\d+) of (\d+) partitions filled, (\d+) of (\d+) checks passed", first.stdout)
@@ -74,7 +74,7 @@ def test_headless_demo_prints_its_table_and_leaves_nothing_running(tmp_path: Pat
     assert processes_naming(str(state)) == []
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(420)
 def test_interrupt_stops_everything(tmp_path: Path) -> None:
     state = tmp_path / "state"
     log = tmp_path / "out.txt"
