@@ -7,9 +7,10 @@ once. Errors there make the catalog unusable for Dagster (`Catalog.require_sound
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import attrgetter
 
 from chmv_assets.core.cadence import PartitionScheme, cadence_name, parse_scheme
 from chmv_assets.core.clause_reader import read_name
@@ -101,19 +102,18 @@ class Catalog:
 
     @cached_property
     def _incoming(self) -> Mapping[QName, Sequence[Edge]]:
-        """Edges by their end: every look-up over all edges would be quadratic in a large catalog."""
-        incoming: dict[QName, list[Edge]] = {}
-        for edge in self.edges:
-            incoming.setdefault(edge.dest, []).append(edge)
-        return incoming
+        return self._edges_by(attrgetter("dest"))
 
     @cached_property
     def _outgoing(self) -> Mapping[QName, Sequence[Edge]]:
-        """Edges by their beginning, for the same reason."""
-        outgoing: dict[QName, list[Edge]] = {}
+        return self._edges_by(attrgetter("source"))
+
+    def _edges_by(self, end: Callable[[Edge], QName]) -> Mapping[QName, Sequence[Edge]]:
+        """Edges by one of their ends: every look-up over all edges would be quadratic in a large catalog."""
+        found: dict[QName, list[Edge]] = {}
         for edge in self.edges:
-            outgoing.setdefault(edge.source, []).append(edge)
-        return outgoing
+            found.setdefault(end(edge), []).append(edge)
+        return found
 
     def roles(self) -> dict[QName, Role]:
         return build_roles(self.objects, self.edges)

@@ -72,7 +72,7 @@ def read_settings(cursor: Cursor) -> tuple[tuple[str, str], ...]:
         key = unquote_identifier(cursor.next().text)
         cursor.next()
         first = cursor.at
-        _skip_value(cursor)
+        skip_value(cursor)
         pairs.append((key, _without_quotes(cursor.slice(first, cursor.at))))
         if not cursor.take_op(","):
             break
@@ -86,7 +86,7 @@ def _without_quotes(text: str) -> str:
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] == "'" else text
 
 
-def _skip_value(cursor: Cursor) -> None:
+def skip_value(cursor: Cursor) -> None:
     """Step over one setting's value: a literal, a word, a signed number, a list, or something like `disk(…)`."""
     if cursor.peek().is_op("-", "+"):
         cursor.next()

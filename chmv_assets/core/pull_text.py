@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from chmv_assets.core.clause_reader import read_name
+from chmv_assets.core.clause_reader import read_name, skip_value
 from chmv_assets.core.gate import GATE_PREFIX
 from chmv_assets.core.model import VIEW_KINDS, Object
 from chmv_assets.core.names import quote_identifier, unquote_identifier
+from chmv_assets.core.secrets import HIDDEN
 from chmv_assets.core.tokens import Cursor, Token, split_commas, tokenize
 
-HIDDEN_SECRET = "[HIDDEN]"  # noqa: S105 (what the server prints in place of one)
 _KINDS = (("MATERIALIZED", "VIEW"), ("WINDOW", "VIEW"), ("LIVE", "VIEW"), ("VIEW",), ("DICTIONARY",), ("TABLE",))
 
 
@@ -136,12 +136,7 @@ def _settings(cursor: Cursor, defaults: ServerDefaults) -> Iterator[_Edit]:
         name = unquote_identifier(cursor.next().text)
         cursor.next()
         value = cursor.at
-        if cursor.peek().is_op("-", "+"):
-            cursor.next()
-        if not cursor.peek().is_op("(", "["):
-            cursor.next()
-        if cursor.peek().is_op("(", "["):
-            cursor.skip_group()
+        skip_value(cursor)
         if name == "index_granularity" and cursor.slice(value, cursor.at) == defaults.index_granularity:
             dropped = True
         else:
@@ -178,7 +173,7 @@ def count_hidden(sql: str) -> int:
     1
     """
     tokens, _ = tokenize(sql)
-    found = [at for at, token in enumerate(tokens) if token.kind == "string" and HIDDEN_SECRET in token.text]
+    found = [at for at, token in enumerate(tokens) if token.kind == "string" and HIDDEN in token.text]
     return sum(not (at and tokens[at - 1].is_word("COMMENT")) for at in found)
 
 
@@ -188,7 +183,7 @@ def render_statement(pretty: str, hidden: int) -> str:
         return f"{pretty.strip()};\n"
     secrets = "a secret" if hidden == 1 else f"{hidden} secrets"
     return (
-        f"-- chmv pull: the server hides {secrets} of this statement ('{HIDDEN_SECRET}'). It cannot be run as it stands: "
+        f"-- chmv pull: the server hides {secrets} of this statement ('{HIDDEN}'). It cannot be run as it stands: "
         f"use a named collection, or put it in by a template.\n{pretty.strip()};\n"
     )
 

@@ -14,11 +14,11 @@ from typing import Literal
 
 from chmv_assets.core.brackets import closing, without_brackets, without_needless
 from chmv_assets.core.names import unquote_identifier
+from chmv_assets.core.secrets import HIDDEN
 from chmv_assets.core.tokens import Token, string_value, tokenize
 
 Form = tuple[str, ...]
 Sameness = Literal["same", "hidden", "different"]
-HIDDEN_TEXT = "[HIDDEN]"  # what the server shows instead of a secret
 _PLAIN = re.compile(r"[^\W\d]\w*\Z")
 _WHOLE = re.compile(r"'U?Int\d+\Z")
 _VALUES = frozenset({"NULL", "TRUE", "FALSE", "INF", "NAN"})  # words that are no names unless they are quoted
@@ -109,7 +109,7 @@ def same(mine: Form, theirs: Form) -> Sameness:
     ('hidden', 'different')
     """
     if mine == theirs:
-        return "hidden" if any(word.startswith("'") and HIDDEN_TEXT in word for word in mine) else "same"
+        return "hidden" if any(word.startswith("'") and HIDDEN in word for word in mine) else "same"
     if len(mine) != len(theirs):
         return "different"
     differing = [pair for pair in zip(mine, theirs, strict=True) if pair[0] != pair[1]]
@@ -117,9 +117,9 @@ def same(mine: Form, theirs: Form) -> Sameness:
 
 
 def _fits(shown: str, other: str) -> bool:
-    if not (shown.startswith("'") and HIDDEN_TEXT in shown and other.startswith("'")):
+    if not (shown.startswith("'") and HIDDEN in shown and other.startswith("'")):
         return False
-    return re.fullmatch(".*".join(map(re.escape, shown.split(HIDDEN_TEXT))), other, re.DOTALL) is not None
+    return re.fullmatch(".*".join(map(re.escape, shown.split(HIDDEN))), other, re.DOTALL) is not None
 
 
 def _split(form: Form) -> list[Form]:

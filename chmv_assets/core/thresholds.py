@@ -122,7 +122,7 @@ class Limits:
     )  # fmt: skip
     clock_skew: float = _limit(
         2, "seconds",
-        "Half of the shortest lead of a fence (4 s): beyond it a moment that lies ahead for us is past for the server.", lowest=0.1,
+        "Below the shortest lead of a fence (3 s): beyond it a moment that lies ahead for us is past for the server.", lowest=0.1,
     )  # fmt: skip
     disk_low: float = _limit(
         0.2, "share",

@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from chmv_assets.core.spelling import BUILTIN, HIDDEN_TEXT, Form, Vocabulary, same, spell, spell_parts
+from chmv_assets.core.secrets import HIDDEN
+from chmv_assets.core.spelling import BUILTIN, Form, Vocabulary, same, spell, spell_parts
 
 State = Literal["equal", "changed", "missing", "cannot tell"]
 
@@ -59,7 +60,7 @@ class Findings:
 
     def judge(self, what: str, mine: str, theirs: str, *, is_type: bool = False) -> None:
         """Compare two texts by their forms."""
-        if mine != theirs or HIDDEN_TEXT in mine:
+        if mine != theirs or HIDDEN in mine:
             self.judge_forms(what, mine, theirs, self.form(mine), self.form(theirs), is_type=is_type)
 
     def judge_forms(self, what: str, mine: str, theirs: str, one: Form, two: Form, *, is_type: bool = False) -> None:
