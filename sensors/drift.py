@@ -21,7 +21,7 @@ from resources.webhook import alerts_on, send_alert
 from sensors.alert_texts import FOUND_BY, drift_alert
 from sensors.alerts import Send
 from sensors.drift_verdict import DriftVerdict, Report, decide, load_cursor
-from sensors.recovery_sensor import status_of
+from sensors.recovery_sensor import status_of, unasked
 
 NAME = "drift_sensor"
 COMPARED_PER_TICK = 250  # reading two texts of an object takes some ms, and a tick has 60 s; only the first ticks of a process need so many
@@ -53,9 +53,7 @@ def build_drift_sensor(
                 cluster = cluster_from_environment(environ)
                 seen = read_drift(server, pipeline.catalog, known, COMPARED_PER_TICK, cluster)
         except ChmvError as error:
-            return dg.SkipReason(
-                f"the server could not be asked, nothing is decided and the next tick looks again: {error}"
-            )
+            return unasked(error)
         verdict = decide(seen, load_cursor(context.cursor))
         origin = context.code_location_origin
         problem = _alert(verdict, origin.location_name if origin else "", environ, send)

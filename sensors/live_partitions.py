@@ -16,7 +16,7 @@ from chmv_assets.translator import AssetTranslator, NodeProps
 from resources.clickhouse import Server
 from resources.clickhouse_resource import ClickHouseResource
 from sensors.live_partitions_verdict import TOLD_PER_TICK, Memory, to_ask
-from sensors.recovery_sensor import Clock, status_of
+from sensors.recovery_sensor import Clock, status_of, unasked
 
 NAME = "live_partitions_sensor"
 
@@ -41,9 +41,7 @@ def build_live_partitions_sensor(
             with clickhouse.connect(sensor=NAME) as server:
                 seen = look(live, memory, server)
         except ChmvError as error:
-            return dg.SkipReason(
-                f"the server could not be asked, nothing is told and the next tick looks again: {error}"
-            )
+            return unasked(error, "told")
         moment = now()
         due = to_ask(memory.due(moment, limits.report_every))
         memory.learn(fetch_told(context.instance, {one.place for one in due}, translator), moment)

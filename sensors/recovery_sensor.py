@@ -55,9 +55,7 @@ def build_recovery_sensor(
             with clickhouse.connect(sensor=name) as server:
                 seen = read(server, context.cursor, moment)
         except ChmvError as error:
-            return dg.SkipReason(
-                f"the server could not be asked, nothing is decided and the next tick looks again: {error}"
-            )
+            return unasked(error)
         verdict = judge(seen, context, moment)
         context.log.info(verdict.told)
         chosen = choose(verdict.asks, read_ask_attempts(context.instance, verdict.asks), moment, limits)
@@ -69,3 +67,8 @@ def build_recovery_sensor(
 def status_of(running: bool) -> dg.DefaultSensorStatus:
     """Whether a sensor is on from the start."""
     return dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED
+
+
+def unasked(error: ChmvError, what: str = "decided") -> dg.SkipReason:
+    """What a tick says that got no answer from the server."""
+    return dg.SkipReason(f"the server could not be asked, nothing is {what} and the next tick looks again: {error}")

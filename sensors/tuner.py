@@ -19,7 +19,7 @@ from chmv_assets.tunables import own_tunings, tunables_of
 from resources.clickhouse_resource import ClickHouseResource
 from resources.journal import cluster_from_environment
 from resources.tuning_reads import fetch_tunings, read_sample
-from sensors.recovery_sensor import Clock, status_of
+from sensors.recovery_sensor import Clock, status_of, unasked
 from sensors.tuner_cursor import load_cursor, remember
 
 NAME = "tuner_sensor"
@@ -58,9 +58,7 @@ def build_tuner_sensor(pipeline: Pipeline, *, running: bool, now: Clock = time.t
                 sample = read_sample(server, tables, moment)
                 tunings = own_tunings(pipeline, fetch_tunings(server, cluster_from_environment(), moment))
         except ChmvError as error:
-            return dg.SkipReason(
-                f"the server could not be asked, nothing is decided and the next tick looks again: {error}"
-            )
+            return unasked(error)
         cursor = load_cursor(context.cursor)
         samples = (*cursor.samples, sample)
         decision = decide(samples, tunings, tunables(), now=moment, limits=limits)
