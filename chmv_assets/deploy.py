@@ -25,7 +25,7 @@ from chmv_assets.pipeline import Pipeline, read_sources
 from resources.clickhouse import Server
 from resources.deploy import Applier, DeployStore, Progress
 from resources.executor import Executor
-from resources.introspect import LiveObject, fetch_objects
+from resources.introspect import LiveObject, fetch_objects, fetch_writing_databases
 from resources.journal import cluster_from_environment, open_journal
 from resources.topology import fetch_topology
 
@@ -49,8 +49,8 @@ def _plan(
     doubtful: Sequence[QName] = (),
 ) -> Plan:
     scope = scope_of(declared, owned_before)
-    databases = sorted({name.database for name in scope})
-    live, objects = build_live_catalog(server, databases)
+    databases = {name.database for name in scope}
+    live, objects = build_live_catalog(server, sorted(databases | fetch_writing_databases(server, databases)))
     texts = {one.name: without_gates(one.sql) for one in objects}
     names = list(declared.declared())
     sides = Sides(
@@ -166,7 +166,7 @@ def make_rollback(server: Server, deploy: str = "") -> Plan:
     half_done = [name for cutover in plan.cutovers for name in cutover.targets] if record.status != "done" else []
     doubtful = [name for name in half_done if name in declared.objects]
     back = _plan(server, declared, gone, folder, plan.timezone, rolls_back=record.deploy_id, doubtful=doubtful)
-    kept = {name for name, _, _, _ in store.kept()}
+    kept = {name for name, _ in store.kept()}
     return replace(back, changes=tuple(_from_kept(change, record.deploy_id, kept) for change in back.changes))
 
 

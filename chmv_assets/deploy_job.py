@@ -53,13 +53,15 @@ def build_deploy_job(pipeline: Pipeline, translator: AssetTranslator | None = No
             )
             if config.resume:
                 applied = applier.resume()
-                context.add_output_metadata({"deployment": applied.deploy_id, "gate_seconds": applied.gate_seconds})
+                context.add_output_metadata(
+                    {"chmv/deployment": applied.deploy_id, "chmv/gate_seconds": applied.gate_seconds}
+                )
                 return
             plan = make_plan(server, pipeline)
             metadata = plan_metadata(plan)
             if config.dry_run or plan.is_empty:
                 context.log.info(f"plan {plan.plan_id}: {len(plan.changes)} changes, nothing was applied")
-                context.add_output_metadata({**metadata, "applied": False})
+                context.add_output_metadata({**metadata, "chmv/applied": False})
                 return
             allowed = allowed_risks(rewrite=config.allow_rewrite, destructive=config.allow_destructive)
             applied = applier.apply(plan, allowed)
@@ -68,10 +70,10 @@ def build_deploy_job(pipeline: Pipeline, translator: AssetTranslator | None = No
             context.add_output_metadata(
                 {
                     **metadata,
-                    "applied": True,
-                    "deployment": applied.deploy_id,
-                    "gate_seconds": applied.gate_seconds,
-                    "seconds": applied.seconds,
+                    "chmv/applied": True,
+                    "chmv/deployment": applied.deploy_id,
+                    "chmv/gate_seconds": applied.gate_seconds,
+                    "chmv/seconds": applied.seconds,
                 }
             )
 
@@ -100,16 +102,16 @@ def plan_metadata(plan: Plan) -> dict[str, dg.MetadataValue]:
         f"| {one.name} | {_cell(one.how)} | {one.partitions} | {one.rows} | {one.size} |" for one in plan.impacts
     )
     found: dict[str, dg.MetadataValue] = {
-        "plan": dg.MetadataValue.text(plan.plan_id),
-        "risk": dg.MetadataValue.text(plan.risk),
-        "changes": dg.MetadataValue.md(
+        "chmv/plan": dg.MetadataValue.text(plan.plan_id),
+        "chmv/risk": dg.MetadataValue.text(plan.risk),
+        "chmv/changes": dg.MetadataValue.md(
             f"| object | action | risk | why | differs in |\n|---|---|---|---|---|\n{changes}"
             if changes
             else "none: the server is what the folder declares"
         ),
     }
     if impacts:
-        found["touches"] = dg.MetadataValue.md(
+        found["chmv/touches"] = dg.MetadataValue.md(
             f"| object | how | partitions | rows | bytes |\n|---|---|---|---|---|\n{impacts}"
         )
     return found
@@ -124,5 +126,10 @@ def _observations(plan: Plan, keys: AssetTranslator, deploy_id: str) -> Iterator
         if change.after:
             yield dg.AssetObservation(
                 keys.get_asset_key(change.name),
-                metadata={"deployment": deploy_id, "action": change.action, "risk": change.risk, "why": change.why},
+                metadata={
+                    "chmv/deployment": deploy_id,
+                    "chmv/action": change.action,
+                    "chmv/risk": change.risk,
+                    "chmv/why": change.why,
+                },
             )

@@ -119,6 +119,10 @@ class Executor:
         )
         return f" ENGINE = {unreplicated(str(rows[0][0]))}" if rows else ""
 
+    def rename_here(self, name: QName, to: QName) -> None:
+        """Give a table that stands on this server only another name."""
+        self._run("rename", name, f"RENAME TABLE {name.sql} TO {to.sql}", here=True)
+
     def drop_table(self, name: QName) -> None:
         self._run("drop", name, f"DROP TABLE IF EXISTS {name.sql} SYNC")
 

@@ -6,12 +6,12 @@ Each function is a constant number of queries whatever the number of tables; row
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from chmv_assets.core.cadence import PartitionScheme
 from chmv_assets.core.errors import ServerError
-from chmv_assets.core.names import QName
+from chmv_assets.core.names import QName, quote_identifier
 from chmv_assets.core.own_tables import OWN_DATABASE
 from chmv_assets.core.system_tables import system_table
 from chmv_assets.core.windows import ChPartition, partition_matches
@@ -86,6 +86,18 @@ def fetch_objects(server: Server, databases: Sequence[str] = ()) -> list[LiveObj
         )
         for database, table, engine, sql, select, hooks in rows
     ]
+
+
+def fetch_writing_databases(server: Server, databases: Collection[str]) -> set[str]:
+    """The databases with a view that writes into a table of one of these."""
+    into = [f" TO {written}." for one in sorted(databases) for written in (one, quote_identifier(one))]
+    rows = server.rows(
+        "SELECT DISTINCT database FROM system.tables WHERE engine = 'MaterializedView' AND database NOT IN {hidden:Array(String)} "
+        "AND arrayExists(one -> position(create_table_query, one) > 0, {into:Array(String)})",
+        {"hidden": [*SYSTEM_DATABASES, OWN_DATABASE], "into": into},
+        hide_secrets(server),
+    )
+    return {str(one) for (one,) in rows}
 
 
 def fetch_formatted(server: Server, statements: Sequence[str]) -> list[str | None]:

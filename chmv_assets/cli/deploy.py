@@ -21,7 +21,11 @@ _WIDE, _AROUND = 160, 5  # letters of a line; words around what differs
 _STYLES = {"safe": "green", "rewrites data": "yellow", "destructive": "bold red", "manual": "bold magenta"}
 allow_options = (
     click.option("--allow-rewrite", is_flag=True, help="Permit changes that rewrite data."),
-    click.option("--allow-destructive", is_flag=True, help="Permit changes that delete or put aside something."),
+    click.option(
+        "--allow-destructive",
+        is_flag=True,
+        help="Permit changes that delete or put aside something, and those that rewrite data.",
+    ),
 )
 
 
@@ -53,7 +57,7 @@ def plan_command(ddl: Path | None, out: Path | None, steps: bool, as_json: bool)
     from chmv_assets.deploy import make_plan
     from resources.clickhouse import Server, endpoint_from_environment
 
-    pipeline = load_pipeline(ddl_folder(ddl, deployed=True)).require_sound()
+    pipeline = load_pipeline(ddl_folder(ddl)).require_sound()
     with Server(endpoint_from_environment()) as server:
         plan = make_plan(server, pipeline)
     if out is not None:
@@ -183,9 +187,10 @@ def _size(size: int) -> str:
 @click.option("--resume", is_flag=True, help="Go on with the deployment that somebody began and did not end.")
 @click.option(
     "--soak-hours",
+    type=click.FloatRange(min=0),
     default=168.0,
     show_default=True,
-    help="Tables that earlier deployments put aside longer ago are dropped.",
+    help="What earlier deployments put aside is dropped if they ended longer ago.",
 )
 @allow_options[0]
 @allow_options[1]
@@ -220,15 +225,14 @@ def apply_command(
     if resume == (plan_path is not None):
         raise click.UsageError("Give a PLAN, or --resume, and not both.")
     plan = decode_plan(plan_path.read_text(encoding="utf-8")) if plan_path is not None else None
-    folder = ddl_folder(ddl, deployed=True)
+    folder = ddl_folder(ddl)
     with Server(endpoint_from_environment()) as server:
         applier = open_applier(server, lambda _line: None, _tell, folder)
         allowed = allowed_risks(rewrite=allow_rewrite, destructive=allow_destructive)
         applied = applier.apply(plan, allowed) if plan is not None else applier.resume()
-        swept = applier.store.sweep(applier.executor, soak_hours * 3600)
-    _print_applied(applied, as_json)
-    for name in swept:
-        click.echo(f"dropped {name}, its soak time is over", err=True)
+        _print_applied(applied, as_json)  # it is done, whatever becomes of what older ones have put aside
+        for name in applier.store.sweep(applier.executor, soak_hours * 3600, applied.deploy_id):
+            click.echo(f"dropped {name}, its soak time is over", err=True)
 
 
 def _tell(progress: Progress) -> None:
@@ -297,7 +301,7 @@ def rollback_command(deploy: str, dry_run: bool, allow_rewrite: bool, allow_dest
 
 
 @click.command("deploys")
-@click.option("--limit", default=20, show_default=True, help="How many.")
+@click.option("--limit", type=click.IntRange(1, 100_000), default=20, show_default=True, help="How many.")
 @json_option
 @told
 def deploys_command(limit: int, as_json: bool) -> None:
@@ -320,7 +324,7 @@ def deploys_command(limit: int, as_json: bool) -> None:
         {
             "deploy_id": one.deploy_id, "plan_id": one.plan_id, "status": one.status, "step": one.step, "at": str(one.updated_at or ""),
             "changes": [str(change.name) for change in plans[one.deploy_id].changes] if one.deploy_id in plans else [],
-            "kept": [str(name) for name, deploy, _, _ in kept if deploy == one.deploy_id], "detail": one.detail, "owner": one.owner,
+            "kept": [str(name) for name, deploy in kept if deploy == one.deploy_id], "detail": one.detail, "owner": one.owner,
         }
         for one in records
     ]  # fmt: skip

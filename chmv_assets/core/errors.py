@@ -10,6 +10,7 @@
     ├── ClusterRefused       a cluster that chmv cannot work on (core.cluster)
     ├── RebuildRefused       a window cannot be rebuilt safely; says why and what to do
     │   └── RebuildDisturbed inserts kept arriving
+    ├── CutoverHalfDone      a cutover that failed and could not be taken back in full
     ├── RefreshFailed        a refreshable view that was not refreshed
     ├── RecoveryFailed       a repair that did not end with windows that are right
     ├── RouteRefused         readers are not sent where they would be worse off
@@ -29,7 +30,7 @@ Form of a message: `<kind> <name>: <found> but <wanted>. <why we refuse>. <what 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from chmv_assets.core.model import Finding
 
@@ -118,6 +119,19 @@ class RebuildDisturbed(RebuildRefused):
 
 class DeployRefused(ChmvError):
     """A change of DDL that would not be exact, or that nobody permitted, is not begun."""
+
+
+class CutoverHalfDone(ChmvError):
+    """A cutover that failed and could not be taken back in full."""
+
+    def __init__(self, title: str, not_restored: Mapping[str, str], error: Exception) -> None:
+        self.not_restored = tuple(not_restored)
+        why = next(iter(not_restored.values()))
+        super().__init__(
+            f"cutover of {title}: found {', '.join(self.not_restored)} not as before but wanted all of it taken back, since it failed. "
+            "Rows that arrive now may be missing from its targets. Go on with it (`chmv apply --resume`) or take it back (`chmv rollback`). "
+            f"It failed because: {error} It could not be taken back because: {why}"
+        )
 
 
 class RefreshFailed(ChmvError):

@@ -15,18 +15,19 @@ from datetime import datetime, timezone
 from functools import cached_property
 
 from chmv_assets.core.catalog import Catalog
-from chmv_assets.core.deploy.changes import Change, Plan, Risk
+from chmv_assets.core.deploy.changes import Change, Cutover, Plan, Risk
 from chmv_assets.core.deploy.cutover_plan import is_fresh
 from chmv_assets.core.deploy.deploy_journal import DEPLOY_LOCK, DeployRecord, kept_name
 from chmv_assets.core.deploy.sealing import require_known_secrets
 from chmv_assets.core.deploy.waves import Line, Unit, Wave, build_waves
-from chmv_assets.core.errors import ChmvError, DeployRefused, ServerError
+from chmv_assets.core.errors import ChmvError, CutoverHalfDone, DeployRefused, ServerError
 from chmv_assets.core.names import QName
 from chmv_assets.core.rebuild_plan import Step
 from resources.clickhouse import Server
 from resources.deploy.compat import check_views, drop_trials
 from resources.deploy.cutover import CUTOVER, cut_over
 from resources.deploy.fresh import adopt_fresh
+from resources.deploy.hooks import find_unfired
 from resources.deploy.readers import narrowed_readers, refresh_copies, require_primary
 from resources.deploy.store import DeployStore
 from resources.executor import Executor
@@ -35,9 +36,15 @@ from resources.journal import Journal
 from resources.journal.lease import Lease, keep_lease
 from resources.lanes import run_in_lanes
 from resources.rebuild import Rebuilder
+from resources.rebuild.gated_run import OnStep
 from resources.rebuild.recovery import recover_rebuilds
 
 _THERE_ALREADY = (57, 82)  # table, database
+_NOT_THERE = 36  # says also much else, hence the words; of all that `core.deploy.alters` makes only REMOVE is refused the second time (26.7)
+_GONE_ALREADY = (
+    *(f" doesn't have {word}, cannot remove it" for word in ("DEFAULT", "MATERIALIZED", "ALIAS", "CODEC", "TTL")),
+    "Table doesn't have any table TTL expression, cannot remove",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,24 +213,40 @@ class Applier:
                 self.store.note(record, "failed", begun_at, str(error))
                 raise
             record = self.store.note(record, "running", told.done)
+        try:
+            gate_seconds += self._see_them_fire(task)
+        except ChmvError as error:
+            self.store.note(record, "failed", told.of, str(error))
+            raise
         record = self.store.note(record, "done", told.of)
         told.tell("done")
-        kept = [name for name, deploy, _, _ in self.store.kept() if deploy == record.deploy_id]
+        kept = [name for name, deploy in self.store.kept() if deploy == record.deploy_id]
         return Applied(
             deploy_id=record.deploy_id, plan_id=plan.plan_id, units=told.of, gate_seconds=gate_seconds,
             seconds=self.executor.clock() - started, kept=tuple(kept),
         )  # fmt: skip
 
     def _run_wave(self, wave: Wave, task: _Task) -> float:
-        """All lines of a wave, side by side where there are several; gives the seconds for which writers waited. The first failure is raised when all have ended."""
+        """All lines of a wave, side by side where there are several; gives the seconds for which writers waited. The first failure is raised when all have ended, with what others could not take back."""
         if len(wave) == 1 or self._lanes == 1:
             return sum(self._do(unit, task) for line in wave for unit in line)
 
+        half_done: list[CutoverHalfDone] = []
+
         def run_line(server: Server, line: Line) -> float:
             mine = self._on(server)
-            return sum(mine._do(unit, task) for unit in line)
+            try:
+                return sum(mine._do(unit, task) for unit in line)
+            except CutoverHalfDone as error:
+                half_done.append(error)
+                raise
 
-        return sum(run_in_lanes(self.executor.server, self._lanes, wave, run_line))
+        try:
+            return sum(run_in_lanes(self.executor.server, self._lanes, wave, run_line))
+        except ChmvError as error:
+            if others := [str(one) for one in half_done if one is not error]:
+                raise ChmvError(" ".join([*others, str(error)])) from error
+            raise
 
     def _on(self, server: Server) -> Applier:
         """The same over another connection."""
@@ -255,9 +278,25 @@ class Applier:
             if is_fresh(task.created, unit.cutover) and adopt_fresh(bench, unit.cutover, on_step):
                 task.told.end()
                 return 0.0
-            waited = cut_over(bench, self.journal, unit.cutover, task.deploy_id, on_step)
-            refresh_copies(self.executor, self.journal, task.catalog, unit.cutover)
+            waited = self._cut_over(bench, unit.cutover, task, on_step)
         task.told.end()
+        return waited
+
+    def _cut_over(self, bench: Rebuilder, cutover: Cutover, task: _Task, on_step: OnStep) -> float:
+        waited = cut_over(bench, self.journal, cutover, task.deploy_id, on_step)
+        refresh_copies(self.executor, self.journal, task.catalog, cutover)
+        return waited
+
+    def _see_them_fire(self, task: _Task) -> float:
+        """Views that were made without a gate, over tables that were new: if the server lists one and does not fire it, they are made again behind one."""
+        fresh = [one for one in task.plan.cutovers if is_fresh(task.created, one)]
+        idle = find_unfired(self.executor, task.catalog, {root for one in fresh for root in one.roots})
+        waited = 0.0
+        for cutover in [one for one in fresh if not idle.isdisjoint(one.roots)]:
+            self.executor.log(
+                f"{cutover.title}: the server fires fewer views than it lists, so it is done behind a gate"
+            )
+            waited += self._cut_over(self._bench(task.catalog, task.plan), cutover, task, lambda _number, _step: None)
         return waited
 
     def _bench(self, catalog: Catalog, plan: Plan) -> Rebuilder:
@@ -279,6 +318,12 @@ class Applier:
     def _was_done(self, unit: Unit, error: ServerError) -> bool:
         """Whether a statement fails only because who stopped after it had done it."""
         if error.code in _THERE_ALREADY:
+            return True
+        if (
+            error.code == _NOT_THERE
+            and " REMOVE " in unit.sql
+            and any(answer in str(error) for answer in _GONE_ALREADY)
+        ):
             return True
         if not error.is_missing or unit.table is None or not unit.sql.startswith("RENAME TABLE "):
             return False

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 from chmv_assets.core.catalog import Catalog
 from chmv_assets.core.cluster import STORAGE_PREFIX
 from chmv_assets.core.deploy.changes import Cutover, Switch
 from chmv_assets.core.deploy.cutover_plan import plan_cutover
-from chmv_assets.core.deploy.deploy_journal import kept_name
-from chmv_assets.core.deploy.texts import create_if_missing, with_name
-from chmv_assets.core.errors import ChmvError, DeployRefused, RebuildDisturbed
+from chmv_assets.core.deploy.texts import create_if_missing, find_standing, with_name
+from chmv_assets.core.errors import ChmvError, CutoverHalfDone, DeployRefused, RebuildDisturbed
 from chmv_assets.core.gate import GATE_SECONDS, MARGIN_SECONDS
 from chmv_assets.core.model import Object
 from chmv_assets.core.names import QName
@@ -26,7 +26,9 @@ from chmv_assets.core.rebuild_plan import Layer, Step, StepKind
 from chmv_assets.core.render_create import statement_of
 from chmv_assets.core.whole import Part
 from chmv_assets.process_identity import new_rebuild_id
-from resources.deploy.hooks import require_hook
+from resources.clickhouse import Server
+from resources.deploy.hooks import attach_detached, clear_hook, require_hook
+from resources.deploy.kept import KeptCopies, uuid_of
 from resources.deploy.verify import verify_scratch
 from resources.journal import Journal
 from resources.rebuild.gated_run import GatedRun, OnStep, Prepared
@@ -35,7 +37,6 @@ from resources.rebuild.leases import hold_target
 from resources.rebuild.parts import fetch_source_parts, wait_for_merges
 from resources.rebuild.recovery import recover_targets
 from resources.rebuild.shares import forget_shares
-from resources.rebuild.swap import SWAP_AT_ONCE
 from resources.rebuild.whole import ColdShares
 from resources.rebuild.workbench import Workbench
 
@@ -66,30 +67,52 @@ def explain_cutover(catalog: Catalog, cutover: Cutover) -> tuple[Step, ...]:
 def cut_over(bench: Workbench, journal: Journal, cutover: Cutover, deploy_id: str, on_step: OnStep) -> float:
     """Do it, three times at most if inserts disturb it; gives the seconds for which writers waited."""
     hot: set[tuple[QName, str]] = set()
+    not_restored: dict[str, str] = {}
     subjects = sorted({*cutover.targets, *(one.view for one in cutover.switches)})
     with ExitStack() as stack:
         leases = [stack.enter_context(hold_target(bench, journal, name)) for name in subjects]
         recover_targets(bench.executor, journal, set(subjects))
         for attempt in range(1, MAX_TRIES + 1):
             rebuild_id = new_rebuild_id()
+            kept = KeptCopies(bench, deploy_id, cutover.targets, cutover.storage)
+            kept.tidy()
+            standing = _as_it_stands(bench.executor.server, cutover) if kept.are_there() else cutover
             run = _prepare(bench, cutover, rebuild_id)
             carrier = CutoverRun(
-                bench, journal, leases, run, on_step, ColdShares(bench, hot), cutover=cutover, deploy_id=deploy_id, subject=subjects[0]
+                bench, journal, leases, run, on_step, ColdShares(bench, hot), cutover=standing, deploy_id=deploy_id, subject=subjects[0],
+                kept=kept,
             )  # fmt: skip
             carrier.cold.check = carrier.check_leases
             try:
                 carrier.carry_out()
-            except RebuildDisturbed as error:
-                if attempt == MAX_TRIES:
-                    raise
-                bench.executor.log(f"{cutover.title}: disturbed, once more. {error}")
-                continue
+            except ChmvError as error:
+                not_restored |= {str(name): why for name, why in carrier.not_restored.items()}
+                if isinstance(error, RebuildDisturbed) and attempt < MAX_TRIES:
+                    bench.executor.log(f"{cutover.title}: disturbed, once more. {error}")
+                    continue
+                if not_restored:
+                    raise CutoverHalfDone(cutover.title, not_restored, error) from error
+                raise
             finally:
                 bench.shaped_like.clear()
+            kept.tidy()
             for target in run.targets.values():
                 forget_shares(bench, journal, target, None)
             return run.gate_seconds
     raise AssertionError("unreachable: the last try returns or raises")
+
+
+def _as_it_stands(server: Server, cutover: Cutover) -> Cutover:
+    """What a try comes back to that follows one which has published: the new views that it has made, with the targets that they have written since.
+
+    One that it has dropped, and not made again, is made anew: its target is the new one already.
+    """
+    rows = server.rows(
+        "SELECT database, name, create_table_query FROM system.tables WHERE (database, name) IN {names:Array(Tuple(String, String))}",
+        {"names": [(one.view.database, one.view.table) for one in cutover.switches]},
+    )
+    texts = {QName(str(database), str(name)): str(text) for database, name, text in rows}
+    return replace(cutover, switches=tuple(find_standing(one, texts.get(one.view, "")) for one in cutover.switches))
 
 
 def _prepare(bench: Workbench, cutover: Cutover, rebuild_id: str) -> Prepared:
@@ -112,6 +135,8 @@ class CutoverRun(GatedRun):
     cutover: Cutover = field(kw_only=True)
     deploy_id: str = field(kw_only=True)
     subject: QName = field(kw_only=True)
+    kept: KeptCopies = field(kw_only=True)
+    not_restored: dict[QName, str] = field(default_factory=dict)  # what the way back could not put right, and why
     _frozen: dict[QName, list[Part]] = field(default_factory=dict)  # source → parts that are computed before the gate
     _swapped: list[tuple[Object, str]] = field(default_factory=list)  # begun; with the identity of the table before
     _switched: list[Switch] = field(default_factory=list)
@@ -207,59 +232,36 @@ class CutoverRun(GatedRun):
             unguard(self.bench, target)
             self._exchange(made)
         else:
-            self._keep(target)
+            self.kept.link(made, lambda: self._check_time(target))
             self._swapped.append((made, ""))
             self.bench.swap(made, None, [self._scratch_of(target)], lambda: self._check_time(target, begun=True))
         self._published.append(target)
 
-    def _kept(self, target: QName) -> QName:
-        return kept_name(self.deploy_id, target)
-
     def _exchange(self, made: Object) -> None:
         """The new table takes the name in one statement; the old one is kept aside."""
-        target = made.name
-        scratch, kept = self._scratch_of(target), self._kept(target)
-        executor, before = self.bench.executor, self._uuid(target)
-        executor.drop_table(kept)  # of a try before
+        target, executor = made.name, self.bench.executor
+        scratch, before = self._scratch_of(target), uuid_of(executor.server, target)
         self._swapped.append((made, before))
         if before:
-            executor.run_ddl(f"keep {target}", f"RENAME TABLE {scratch.sql} TO {kept.sql}")
-            executor.run_ddl(f"exchange {target}", f"EXCHANGE TABLES {target.sql} AND {kept.sql}")
+            self.kept.exchange(target, scratch, before)
         else:
             executor.run_ddl(f"publish {target}", f"RENAME TABLE {scratch.sql} TO {target.sql}")
         executor.start_merges(target)  # stopped while it was filled, under whatever name: it would never merge again
-
-    def _uuid(self, table: QName) -> str:
-        """Which table has a name; nothing if none has."""
-        rows = self.bench.executor.server.rows(
-            "SELECT toString(uuid) FROM system.tables WHERE database = {d:String} AND name = {t:String}",
-            {"d": table.database, "t": table.table},
-        )
-        return str(rows[0][0]) if rows else ""
-
-    def _keep(self, target: QName) -> None:
-        """Link what a target holds now into a table of its own."""
-        kept, executor = self._kept(target), self.bench.executor
-        self.bench.catch_up(self.run.targets[target])
-        executor.drop_table(kept)
-        executor.create_like(kept, target)
-        rows = executor.server.rows(
-            "SELECT DISTINCT partition_id FROM system.parts WHERE active AND database = {d:String} AND table = {t:String} ORDER BY partition_id",
-            {"d": target.database, "t": target.table},
-        )
-        ids = [str(one) for (one,) in rows]
-        for first in range(0, len(ids), SWAP_AT_ONCE):
-            self._check_time(target)
-            executor.attach_partitions_from(kept, ids[first : first + SWAP_AT_ONCE], target)
 
     def _switch(self, view: QName) -> None:
         switch = next(one for one in self.cutover.switches if one.view == view)
         self._check_time(view, begun=True)
         self._switched.append(switch)
         executor = self.bench.executor
+        attach_detached(executor, view)
+        cleared = clear_hook(executor, view)
+        self._check_time(view, begun=True)
         executor.run_ddl(f"drop {view}", f"DROP TABLE IF EXISTS {view.sql} SYNC")
         if switch.after:
             executor.run_ddl(f"create {view}", create_if_missing(switch.after), switch.session)
+            if not cleared and clear_hook(executor, view):  # the server may remember one that somebody has dropped
+                executor.run_ddl(f"drop {view}", f"DROP TABLE IF EXISTS {view.sql} SYNC")
+                executor.run_ddl(f"create {view}", create_if_missing(switch.after), switch.session)
             require_hook(self.bench, view)
         if self._server_ms() >= self._until_ms:
             raise RebuildDisturbed(
@@ -269,28 +271,27 @@ class CutoverRun(GatedRun):
     # --- the way back ----------------------------------------------------------------------------------------------
 
     def take_back(self) -> None:
-        """The old views and the old rows again, while the gate is still shut. What fails here is said, and the deployment stays unfinished."""
+        """The old views and the old rows again, while the gate is still shut; each by itself, so that one that fails holds back no other."""
         executor = self.bench.executor
-        try:
-            for switch in reversed(self._switched):
-                executor.run_ddl(f"drop {switch.view}", f"DROP TABLE IF EXISTS {switch.view.sql} SYNC")
-            for target, before in reversed(self._swapped):
-                self._restore(target, before)
-            for switch in self._switched:
-                if switch.before:
-                    executor.run_ddl(f"restore {switch.view}", create_if_missing(switch.before), switch.session)
-        except ChmvError as error:
-            executor.log(f"{self.cutover.title}: could not be taken back: {error} Run `chmv apply --resume`.")
 
-    def _restore(self, target: Object, before: str) -> None:
-        """As it was, wherever the swap stopped: by the identity of the table, or partition by partition from what is kept."""
-        kept, executor = self._kept(target.name), self.bench.executor
-        if target.name not in self.cutover.storage:
-            self.bench.swap(target, None, [kept])
-            return
-        if self._uuid(target.name) == before:
-            return
-        if before:
-            executor.run_ddl(f"exchange {target.name} back", f"EXCHANGE TABLES {target.name.sql} AND {kept.sql}")
-        else:
-            executor.drop_table(target.name)
+        def drop(view: QName) -> None:
+            executor.run_ddl(f"drop {view}", f"DROP TABLE IF EXISTS {view.sql} SYNC")
+
+        def create(switch: Switch) -> None:
+            executor.run_ddl(f"restore {switch.view}", create_if_missing(switch.before), switch.session)
+
+        for switch in reversed(self._switched):
+            self._restore(switch.view, partial(drop, switch.view))
+        for target, before in reversed(self._swapped):
+            self._restore(target.name, partial(self.kept.restore, target, before))
+        for switch in self._switched:
+            if switch.before and switch.view not in self.not_restored:
+                self._restore(switch.view, partial(create, switch))
+        self.kept.try_to_tidy()
+
+    def _restore(self, name: QName, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except ChmvError as error:
+            self.not_restored[name] = str(error)
+            self.bench.executor.log(f"{self.cutover.title}: {name} could not be taken back: {error}")

@@ -26,7 +26,8 @@ def require_primary(journal: Journal, plan: Plan) -> None:
         if target in routes and routes[target].route != "primary":
             raise DeployRefused(
                 f"target {target}: its readers are on the snapshot ({routes[target].reason}) but wanted them on the target. A recovery is not over. "
-                "Nothing was changed. Wait until `chmv status` shows it ACTIVE, then apply the plan again."
+                "Nothing was changed. Wait until `chmv status` shows it ACTIVE, then apply the plan again. If a view of it is isolated because its query "
+                "throws, and the folder has the right one: `chmv recover VIEW` gives it that query, and readers come back after it."
             )
 
 

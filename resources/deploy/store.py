@@ -18,6 +18,7 @@ from chmv_assets.core.deploy.deploy_journal import (
     encode_names,
     read_deploys,
     read_plans,
+    read_soaked,
     write_deploy,
 )
 from chmv_assets.core.errors import DeployRefused
@@ -129,21 +130,23 @@ class DeployStore:
         self.journal.run(write_deploy(noted, self.journal.cluster))
         return noted
 
-    def kept(self) -> list[tuple[QName, str, int, int]]:
-        """Tables that deployments keep aside: name, deployment, rows, seconds since they were last changed."""
+    def kept(self) -> list[tuple[QName, str]]:
+        """Tables that deployments keep aside, with the deployment of each."""
         rows = self.journal.server.rows(
-            "SELECT name, ifNull(total_rows, 0), dateDiff('second', metadata_modification_time, now()) FROM system.tables "
-            "WHERE database = {d:String} AND startsWith(name, {p:String}) ORDER BY name",
+            "SELECT name FROM system.tables WHERE database = {d:String} AND startsWith(name, {p:String}) ORDER BY name",
             {"d": OWN_DATABASE, "p": KEPT_PREFIX},
         )
-        return [
-            (QName(OWN_DATABASE, str(name)), str(name).split(".", 2)[1], int(count), int(age))
-            for name, count, age in rows
-        ]
+        return [(QName(OWN_DATABASE, str(name)), str(name).split(".", 2)[1]) for (name,) in rows]
 
-    def sweep(self, executor: Executor, soak_seconds: float) -> list[QName]:
-        """Drop what was kept for longer than the soak time."""
-        old = [name for name, _, _, age in self.kept() if age > soak_seconds]
+    def sweep(self, executor: Executor, soak_seconds: float, just_applied: str = "") -> list[QName]:
+        """Drop what was kept for longer than the soak time, which begins when its deployment ends.
+
+        The table itself does not tell: its files are as old as it is, whenever it was put aside. What belongs to a deployment that is unknown, not
+        ended or `just_applied` stays.
+        """
+        rows = self.journal.server.fetch_if_there(read_soaked(soak_seconds, self.journal.cluster))
+        soaked = {str(deploy) for (deploy,) in rows} - {just_applied}
+        old = [name for name, deploy in self.kept() if deploy in soaked]
         for name in old:
             executor.drop_table(name)
         return old

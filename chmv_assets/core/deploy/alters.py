@@ -144,6 +144,9 @@ def _column(
         found.early.append(_alter(declared, f"COMMENT COLUMN {quote_identifier(name)} {quote_string(column.comment)}"))
     elif word == "default" and not column.default_kind:
         kind = one.live.split()[0] if one.live.split() else "DEFAULT"
+        if kind == "EPHEMERAL":  # there is no REMOVE for it (26.7)
+            _other_table(found, one, is_target)
+            return
         found.early.append(_alter(declared, f"MODIFY COLUMN {quote_identifier(name)} REMOVE {kind}"))
     elif word in ("codec", "ttl") and not getattr(column, word):
         found.early.append(_alter(declared, f"MODIFY COLUMN {quote_identifier(name)} REMOVE {word.upper()}"))

@@ -145,6 +145,12 @@ def find_unfit(declared: Catalog, live: Catalog, cutover: Cutover) -> str:
                 return f"{target} is also written by {view.name}, which refreshes it as a whole"
             if _is_untold(declared, view):
                 return f"{view.name} could not be read, so what fires it is not known"
+        for view in live.views_into(target):
+            if view.name not in declared.objects and view.name not in {one.view for one in cutover.switches}:
+                return (
+                    f"{target} is also written by {view.name}, which the folder does not declare, so its rows would be gone; "
+                    "declare it (`chmv pull`) or drop it first"
+                )
     for switch in cutover.switches:
         made = declared.objects.get(switch.view) or live.objects.get(switch.view)
         end = made.target if made is not None else None

@@ -33,6 +33,7 @@ DEPLOY_LOCK = "deploy"
 DETAIL_LENGTH = 4000
 KEPT_PREFIX = "kept."
 DeployStatus = Literal["running", "done", "failed", "rolled_back"]
+ENDED: tuple[DeployStatus, ...] = ("done", "rolled_back")
 _TOLD = ("deploy_id", "plan_id", "status", "step", "detail", "owner", "version", "updated_at")
 
 
@@ -75,6 +76,15 @@ def read_deploys(
     return Statement(
         sql=sql, parameters={"deploy": deploy, "statuses": list(statuses)}, settings=read_settings(cluster)
     )
+
+
+def read_soaked(seconds: float, cluster: str = "") -> Statement:
+    """The deployments that ended longer ago than that, by the server's clock."""
+    sql = (
+        f"SELECT deploy_id FROM {DEPLOYS.sql} FINAL WHERE status IN {{ended:Array(String)}} "
+        "AND dateDiff('second', updated_at, now64(6, 'UTC')) > {seconds:Float64}"
+    )
+    return Statement(sql=sql, parameters={"ended": list(ENDED), "seconds": seconds}, settings=read_settings(cluster))
 
 
 def read_plans(what: str, deploys: Sequence[str], cluster: str = "") -> Statement:

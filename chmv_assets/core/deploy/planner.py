@@ -17,7 +17,7 @@ from chmv_assets.core.deploy.alters import is_replaced, render_alters
 from chmv_assets.core.deploy.changes import Change, Cutover, Plan, Risk, Untold
 from chmv_assets.core.deploy.cutovers import build_cutovers, find_unfit
 from chmv_assets.core.deploy.impact import Held, build_impacts
-from chmv_assets.core.deploy.texts import create_or_replace
+from chmv_assets.core.deploy.texts import create_if_missing, create_or_replace
 from chmv_assets.core.model import Object
 from chmv_assets.core.names import QName, quote_identifier, quote_string
 from chmv_assets.core.render_create import statement_of
@@ -133,7 +133,7 @@ def _create(sides: Sides, made: Object) -> Change:
         why = "it is not there; its target is computed from all rows of its source before it fires for the first time"
         return replace(base, action="switch", risk=risk, why=why)
     databases = () if made.name.database in sides.databases else (_create_database(made.name.database),)
-    return replace(base, action="create", why="it is not there", early=(*databases, made.sql))
+    return replace(base, action="create", why="it is not there", early=(*databases, create_if_missing(made.sql)))
 
 
 def _create_database(database: str) -> str:

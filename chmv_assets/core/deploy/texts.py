@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from chmv_assets.core.clause_reader import read_name
+from chmv_assets.core.deploy.changes import Switch
 from chmv_assets.core.names import QName
+from chmv_assets.core.secrets import mask_secrets
 from chmv_assets.core.tokens import Cursor, tokenize
 
-_KINDS = (("MATERIALIZED", "VIEW"), ("VIEW",), ("DICTIONARY",), ("TABLE",))
+_KINDS = (("MATERIALIZED", "VIEW"), ("WINDOW", "VIEW"), ("LIVE", "VIEW"), ("VIEW",), ("DICTIONARY",), ("TABLE",))
 
 
 def create_or_replace(sql: str) -> str:
@@ -24,6 +28,8 @@ def create_if_missing(sql: str) -> str:
 
     >>> create_if_missing("CREATE OR REPLACE TABLE a.b (x UInt8) ENGINE = Null")
     'CREATE TABLE IF NOT EXISTS a.b (x UInt8) ENGINE = Null'
+    >>> create_if_missing("REPLACE TABLE a.b AS a.c"), create_if_missing("CREATE WINDOW VIEW a.b TO a.c AS SELECT 1")
+    ('CREATE TABLE IF NOT EXISTS a.b AS a.c', 'CREATE WINDOW VIEW IF NOT EXISTS a.b TO a.c AS SELECT 1')
     """
     kind, name, _, rest = _split(sql)
     return f"CREATE {kind} IF NOT EXISTS {name}{rest}"
@@ -37,6 +43,20 @@ def with_name(sql: str, name: QName) -> str:
     """
     kind, _, _, rest = _split(sql)
     return f"CREATE {kind} IF NOT EXISTS {name.sql}{rest}"
+
+
+def find_standing(switch: Switch, text: str) -> Switch:
+    """The same switch of a cutover that is done again, with what stands now as what was before; `text` is the server's word of the view, if it has it.
+
+    >>> view = Switch(view=QName("a", "v"), before="CREATE MATERIALIZED VIEW a.v TO a.t AS SELECT 1", after="CREATE MATERIALIZED VIEW a.v TO a.t AS SELECT 2")
+    >>> [find_standing(view, text).before[-1] for text in (view.before, "CREATE MATERIALIZED VIEW a.v TO a.t (`2` UInt8) AS SELECT 2", "")]
+    ['1', '2', '2']
+    >>> find_standing(replace(view, before=""), "").before
+    ''
+    """
+    if text and mask_secrets(text) == mask_secrets(switch.before):
+        return switch
+    return replace(switch, before=switch.after if text or switch.before else "")
 
 
 def _split(sql: str) -> tuple[str, str, int, str]:

@@ -62,6 +62,14 @@ def test_alters_of_a_source(before: str, after: str, early: list[str], late: lis
     assert found.risk == risk
 
 
+@pytest.mark.parametrize(("is_target", "risk"), [(False, "manual"), (True, "rewrites data")])
+def test_an_ephemeral_column_cannot_be_altered_into_another(is_target: bool, risk: str) -> None:
+    live = read(HEAD.replace("DEFAULT 'x'", "EPHEMERAL 'x'"))
+    declared = read(HEAD.replace(" DEFAULT 'x'", ""))
+    found = render_alters(declared, live, compare_objects(declared, live, "default").differences, is_target=is_target)
+    assert (found.risk, found.early) == (risk, [])
+
+
 @pytest.mark.parametrize("after", ["ORDER BY (a, b)", "ORDER BY a TTL toDate(c)"])
 def test_a_target_becomes_another_table_only_where_it_must(after: str) -> None:
     declared, live = read(HEAD.replace("ORDER BY a", after)), read(HEAD)
