@@ -18,7 +18,7 @@ from chmv_assets.core.thresholds import Limits
 from chmv_assets.live_views import find_changed
 from chmv_assets.pipeline import Pipeline
 from resources.clickhouse import Server
-from resources.deployed import Standing, fetch_standing
+from resources.deployed import Deployed, fetch_deployed
 from resources.health import Health, fetch_health
 from sensors.asking import ask_digest, read_ask_attempts
 from sensors.attempts import Attempts
@@ -38,8 +38,8 @@ class Seen:
 
     health: Health
     changed: Mapping[QName, Sequence[str]]  # views whose live text is not the declared one
-    standing: (
-        Standing  # what waits for `chmv apply`, and when the rest was deployed: asked only where something is amiss
+    deployed: (
+        Deployed  # what waits for `chmv apply`, and when the rest was deployed: asked only where something is amiss
     )
 
 
@@ -71,13 +71,13 @@ def build_view_health_sensor(pipeline: Pipeline, *, running: bool, now: Clock = 
         changed = find_changed(server, pipeline.catalog, looked_at, one_query=True)
         there = len(looked_at) == len(watched.views) and watched.targets.keys() <= health.tables
         digests = {name: made.digest for name, made in pipeline.catalog.objects.items() if made.sql}
-        return Seen(health, changed, Standing() if there and not changed else fetch_standing(server, digests))
+        return Seen(health, changed, Deployed() if there and not changed else fetch_deployed(server, digests))
 
     def judge(seen: Seen, context: dg.SensorEvaluationContext, moment: float) -> Verdict[Cursor]:
-        watched, before = graph().without(seen.standing.pending), load_cursor(context.cursor)
+        watched, before = graph().without(seen.deployed.pending), load_cursor(context.cursor)
         deficits = read_deficits(context.instance, watched.targets, before.checked or moment, before.deficits)
         cursor = replace(before, checked=moment, deficits=deficits)
-        verdict = decide(watched, seen.health, seen.changed, cursor, limits, seen.standing.deployed_ms)
+        verdict = decide(watched, seen.health, seen.changed, cursor, limits, seen.deployed.deployed_ms)
         return replace(
             verdict, asks=tuple(escalate(verdict.asks, read_ask_attempts(context.instance, verdict.asks), limits))
         )

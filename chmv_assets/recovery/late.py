@@ -44,7 +44,7 @@ def arrival_of(ask: Ask) -> datetime:
 
 
 def _rebuild(site: RecoverySite, ask: Ask) -> Outcome:
-    target = site.pipeline.catalog.objects[ask.subject]
+    target = site.declared(ask)
     names = [node.name for node in affected_targets(site.pipeline, target)]
     classes: dict[QName, ViewClass] = dict.fromkeys(names, "opaque")
     _move(site, ask, classes)

@@ -44,6 +44,11 @@ def strike(site: RecoverySite, outage: Outage) -> Outage:
     return _write(site, replace(outage, strikes=outage.strikes + 1))
 
 
+def note_damage(site: RecoverySite, outage: Outage, damage: str) -> Outage:
+    """Note that it is worse than was seen."""
+    return outage if outage.damage == damage else _write(site, replace(outage, damage=damage))
+
+
 def close_outages(site: RecoverySite, name: QName) -> None:
     """All that was open is over, as of now."""
     for outage in _read_all_open(site, name):

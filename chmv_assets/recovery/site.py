@@ -7,6 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from chmv_assets.core.errors import RecoveryFailed
+from chmv_assets.core.model import Object
+from chmv_assets.core.recovery import Ask
 from chmv_assets.pipeline import Pipeline
 from resources.clickhouse import Server
 from resources.executor import Executor
@@ -35,6 +38,16 @@ class RecoverySite:
         """Note a step: it goes to the log now and to the run's page in the end."""
         self.steps.append(sentence)
         self.log(sentence)
+
+    def declared(self, ask: Ask) -> Object:
+        """What an ask is about, as the folder declares it now."""
+        made = self.pipeline.catalog.objects.get(ask.subject)
+        if made is None:
+            raise RecoveryFailed(
+                f"repair {ask.subject}: found no such declared object but wanted the one that the sensor saw. The DDL folder has changed since. "
+                "Nothing was done; the next tick looks again."
+            )
+        return made
 
     def now_ms(self) -> int:
         return int(self.clock() * 1000)

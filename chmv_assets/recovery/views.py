@@ -13,12 +13,13 @@ from collections.abc import Sequence
 
 from chmv_assets.core.errors import RecoveryFailed
 from chmv_assets.core.model import VIEW_KINDS, Object
+from chmv_assets.core.outages import Outage
 from chmv_assets.core.recovery import Ask, Outcome
 from chmv_assets.core.windows import Window
 from chmv_assets.recovery.arrivals import MARGIN_MS, drain_inserts, find_windows
 from chmv_assets.recovery.isolation import dry_run, isolate, route_readers, take_off, told_isolated
-from chmv_assets.recovery.mending import look_at, mend_view
-from chmv_assets.recovery.outage_book import close_outages, open_outage, read_open, strike
+from chmv_assets.recovery.mending import has_inner_table, hook, is_made_anew, look_at, mend_view
+from chmv_assets.recovery.outage_book import close_outages, note_damage, open_outage, read_open, strike
 from chmv_assets.recovery.site import RecoverySite
 from chmv_assets.recovery.targets import refill, repair_deficit, repair_partitions, restore_target
 from chmv_assets.recovery.windows import align, repair_windows
@@ -32,12 +33,7 @@ def recover(site: RecoverySite, ask: Ask) -> Outcome:
     """Carry out what the view health sensor asked for. A rebuild that was killed is cleared away first: a fence that it left keeps rows apart, and to give the
     view back its query would double them."""
     recover_rebuilds(site.executor, site.journal)
-    made = site.pipeline.catalog.objects.get(ask.subject)
-    if made is None:
-        raise RecoveryFailed(
-            f"repair {ask.subject}: found no such declared object but wanted the one that the sensor saw. The DDL folder has changed since. "
-            "Nothing was done; the next tick looks again."
-        )
+    made = site.declared(ask)
     if made.kind not in VIEW_KINDS:
         return _recover_target(site, ask, made)
     if made.target is not None and _is_missing(site, made):
@@ -78,20 +74,23 @@ def mend(site: RecoverySite, ask: Ask, view: Object) -> Outcome:
     """Put a view back and rebuild what it missed."""
     outage = open_outage(site, ask)
     before = look_at(site, view)
+    if is_made_anew(before) and (before.damage == "changed" or has_inner_table(site, view)):
+        outage = note_damage(site, outage, "dropped")  # so that the next try knows, if this one breaks off
     if not mend_view(site, view):
+        if outage.damage in ("dropped", "unhooked"):  # maybe created by a try that broke off then
+            hook(site, view)
         site.did(f"{view.name} is as declared; what it may have missed is rebuilt")
     drain_inserts(site)
-    is_emptied = before.damage == "dropped" and _has_inner_table(site, view)
+    is_emptied = _is_emptied(site, view, outage)
     since = None if is_emptied or ask.since_ms is None else min(ask.since_ms, outage.opened_ms)
     outcome = rebuild_missed(site, view, since, before.damage or ask.damage)
     close_outages(site, view.name)
     return outcome
 
 
-def _has_inner_table(site: RecoverySite, view: Object) -> bool:
-    """A view without TO takes its table with it, so that nothing is known to be right any more."""
-    target = site.pipeline.catalog.objects.get(view.target) if view.target is not None else None
-    return target is not None and target.kind == "inner_table"
+def _is_emptied(site: RecoverySite, view: Object, outage: Outage) -> bool:
+    """Whether a view's own table went in an outage: nothing in it is known to be right any more."""
+    return outage.damage == "dropped" and has_inner_table(site, view)
 
 
 def rebuild_missed(site: RecoverySite, view: Object, since_ms: int | None, was: str) -> Outcome:
@@ -108,7 +107,7 @@ def rebuild_missed(site: RecoverySite, view: Object, since_ms: int | None, was: 
         )
         site.did(f"nothing arrived for {view.name} since {since}: nothing to rebuild")
         return Outcome(tier=1, steps=tuple(site.steps), before={"view": was}, after={"view": "as declared"})
-    done = repair_windows(site, site.pipeline.catalog.objects[view.target], windows)
+    done = repair_windows(site, site.pipeline.catalog.objects[view.target], windows, view)
     return Outcome(
         tier=2, steps=tuple(site.steps), rebuilt=tuple(done.rebuilt), reconciled=done.reconciled,
         before={"view": was, "rows": str(done.rows_before)}, after={"view": "as declared", "rows": str(done.rows_after)},
@@ -163,6 +162,8 @@ def probe(site: RecoverySite, ask: Ask, view: Object) -> Outcome:
     site.did(f"the query of {view.name} works again over all rows of the outage")
     mend_view(site, view)
     drain_inserts(site)
+    if outage is not None and _is_emptied(site, view, outage):
+        since = None
     outcome = rebuild_missed(site, view, since, "isolated")
     route_readers(site, view, "primary", f"{view.name} is back and its windows are compared", ask.evidence)
     close_outages(site, view.name)

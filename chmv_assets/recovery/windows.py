@@ -1,13 +1,15 @@
 """Rebuilding damaged windows of a target and of everything computed from it, and comparing them afterwards. What most repairs end with.
 
-Invariant: a repair is done when every window that it touched equals the views' queries, checked. Targets are rebuilt in graph order: a
-published window fires no view, so what is downstream is rebuilt too.
+Invariant: a repair is done when every window that it touched equals the views' queries, checked. The repair of a view leaves to the repair of
+another view what goes past that one even now. Targets are rebuilt in graph order: a published window fires no view, so what is downstream is
+rebuilt too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 from chmv_assets.core.errors import RecoveryFailed
 from chmv_assets.core.model import Object
@@ -16,6 +18,7 @@ from chmv_assets.core.rebuild_plan import find_downstream
 from chmv_assets.core.windows import Window
 from chmv_assets.pipeline import Pipeline
 from chmv_assets.rebuilders import open_rebuilder
+from chmv_assets.recovery.mending import look_at
 from chmv_assets.recovery.site import RecoverySite
 from resources.reconcile import Reconciled, Reconciler
 
@@ -44,8 +47,13 @@ def affected_targets(pipeline: Pipeline, target: Object) -> list[Object]:
     return [target, *(pipeline.catalog.objects[name] for name in find_downstream(pipeline.catalog, target.name))]
 
 
-def repair_windows(site: RecoverySite, target: Object, windows: Sequence[Window]) -> Repaired:
-    """Rebuild the windows of a target and of all that is downstream, then compare each; raises if one is not equal in the end."""
+def repair_windows(
+    site: RecoverySite, target: Object, windows: Sequence[Window], mended: Object | None = None
+) -> Repaired:
+    """Rebuild the windows of a target and of all that is downstream, then compare each; raises if one is not equal in the end.
+
+    `mended` is the view that was put right before, if this is the repair of a view.
+    """
     done = Repaired()
     with open_rebuilder(site.pipeline, site.server, site.log, f"run {site.run_id}".strip()) as rebuilder:
         for node in affected_targets(site.pipeline, target):
@@ -59,19 +67,31 @@ def repair_windows(site: RecoverySite, target: Object, windows: Sequence[Window]
                     f"rebuilt {node.name} {window or 'whole'}: rows {result.rows_before} → {result.rows_after}, "
                     f"{result.seconds:.2f} s, {result.protocol}"
                 )
-    done.reconciled = verify_windows(site, done.rebuilt)
+    done.reconciled = verify_windows(site, done.rebuilt, mended)
     return done
 
 
-def verify_windows(site: RecoverySite, windows: Sequence[tuple[QName, Window | None]]) -> int:
-    """Compare windows with their views' queries; gives how many are equal, raises if one is different."""
+def verify_windows(
+    site: RecoverySite, windows: Sequence[tuple[QName, Window | None]], mended: Object | None = None
+) -> int:
+    """Compare windows with their views' queries; gives how many are equal, raises if one is different.
+
+    After the repair of a view a difference may be another view's: rows go past it until it is mended too, and its own repair compares them then.
+    """
     reconciler = Reconciler(
         site.server, site.pipeline.catalog, site.pipeline.settings.timezone, cluster=site.journal.cluster
     )
     equal, wrong = 0, []
+
+    @cache
+    def others_into(target: QName) -> str:
+        return "" if mended is None else _find_others(site, target, mended)
+
     for name, window in windows:
         found: Reconciled = reconciler.run(site.pipeline.catalog.objects[name], window)
-        if found.status == "different":
+        if found.status == "different" and (others := others_into(name)):
+            site.did(f"{name} {window or 'whole'}: {found.sentence()}. Left to the repair of {others}")
+        elif found.status == "different":
             wrong.append(f"{name} {window or 'whole'}: {found.sentence()}")
         elif found.status == "equal":
             equal += 1
@@ -82,5 +102,12 @@ def verify_windows(site: RecoverySite, windows: Sequence[tuple[QName, Window | N
             f"repair: {len(wrong)} of {len(windows)} window(s) differ from their query after the rebuild but wanted all equal: {'; '.join(wrong[:5])}. "
             "The repair is tried again by itself; `chmv reconcile` shows what differs."
         )
-    site.did(f"compared {len(windows)} window(s): {equal} equal, {len(windows) - equal} cannot be compared")
+    site.did(f"compared {len(windows)} window(s): {equal} equal, {len(windows) - equal} cannot be compared now")
     return equal
+
+
+def _find_others(site: RecoverySite, target: QName, mended: Object) -> str:
+    """The other views into a target that are wrong now, in words; nothing if the mended one is wrong again."""
+    views = [view for view in site.pipeline.catalog.views_into(target) if view.kind == "materialized_view"]
+    wrong = {view.name: damage for view in views if (damage := look_at(site, view).damage)}
+    return "" if mended.name in wrong else ", ".join(f"{name}, which is {wrong[name]} now" for name in sorted(wrong))

@@ -9,7 +9,9 @@ from datetime import datetime, timedelta, timezone
 import pytest
 from backlog_site import BacklogSite
 
+from chmv_assets.core.errors import RecoveryFailed
 from chmv_assets.core.names import QName
+from chmv_assets.core.recovery import Ask
 from chmv_assets.core.watermarks import BatchOutcome, Watermark, advance, seal
 from chmv_assets.core.windows import Window, period_start
 from resources import late_rows
@@ -172,3 +174,9 @@ def test_stale_windows_of_our_own_ingest_are_rebuilt_without_reading_rows(site: 
     site.repair(ask)
     assert status(site, "named") == {3: "processed"}
     assert tick(site, verdict.cursor, {ask.key}).asks == ()
+
+
+def test_late_rows_of_a_target_that_the_folder_no_longer_has_are_refused(site: BacklogSite) -> None:
+    ask = Ask(kind="late", subject=site.name("gone"), damage="late rows", evidence="an old tick", windows=(day_of(3),))
+    with pytest.raises(RecoveryFailed, match=r"gone: found no such declared object .* Nothing was done"):
+        site.repair(ask)

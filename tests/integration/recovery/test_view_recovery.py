@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from view_site import ViewSite, insert, make_site
 
 from chmv_assets import recovery_job
+from chmv_assets.core.errors import LockRefused, RecoveryFailed
+from chmv_assets.core.model import Object
+from chmv_assets.core.names import QName
 from chmv_assets.core.rebuild_journal import RebuildRecord, lease_name, write_rebuild
 from chmv_assets.core.recovery import ALIVE_SECONDS, Ask, Outcome, RecoveryRecord
 from chmv_assets.core.serving_journal import Guard, write_guards
+from chmv_assets.pipeline import load_pipeline
 from chmv_assets.process_identity import new_rebuild_id
+from chmv_assets.recovery import mending, windows
 from chmv_assets.recovery.arrivals import find_windows
+from chmv_assets.recovery.mending import Standing, look_at, mend_view
 from chmv_assets.recovery.outage_book import open_outage, read_open
 from chmv_assets.recovery.site import RecoverySite
+from chmv_assets.recovery.views import recover
 from chmv_assets.recovery_job import carry_out, note
 from resources.clickhouse import Server
 from resources.engine import EngineInfo
@@ -42,6 +51,7 @@ def seen_right(site: ViewSite) -> None:
     assert site.tick().asks == ()
 
 
+QUERY = "SELECT as_select FROM system.tables WHERE database = '{db}'"
 DAMAGES = {
     "dropped": ("DROP TABLE {db}.daily_mv", "daily_mv", "dropped"),
     "detached": ("DETACH TABLE {db}.latest_mv", "latest_mv", "detached"),
@@ -75,11 +85,7 @@ def test_a_damage_is_seen_and_repaired_under_a_writer(site: ViewSite, case: str)
 
 
 def test_views_that_lost_their_hook_are_hooked_again(site: ViewSite) -> None:
-    site.run("RENAME TABLE {db}.events TO {db}.away")  # hooks go with the renamed table, and then fire for neither
-    site.run("CREATE TABLE {db}.events AS {db}.away")
-    for (partition,) in site.rows("SELECT DISTINCT _partition_id FROM {db}.away"):
-        site.run(f"ALTER TABLE {{db}}.events ATTACH PARTITION ID '{partition}' FROM {{db}}.away")
-    site.run("DROP TABLE {db}.away SYNC")
+    rename_away(site)
     with site.writer():
         time.sleep(0.5)
         asks = site.tick().asks
@@ -90,6 +96,176 @@ def test_views_that_lost_their_hook_are_hooked_again(site: ViewSite) -> None:
             site.repair(ask)
     assert site.differences() == []
     assert site.tick().asks == ()
+
+
+@pytest.mark.parametrize("again", (False, True))
+def test_a_row_that_another_broken_view_misses_is_left_to_that_one(
+    site: ViewSite, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    """Two views of one target are gone. While the first is repaired a row for both arrives between the publication and the comparison."""
+    site.run("DROP TABLE {db}.both_a_mv SYNC")
+    site.run("DROP TABLE {db}.both_b_mv SYNC")
+    insert_both(site)
+    first, second = site.tick().asks
+    compare = windows.verify_windows
+
+    def late(*given: Any) -> int:
+        if again:
+            site.run("DROP TABLE {db}.both_a_mv SYNC")
+        insert_both(site)
+        return compare(*given)
+
+    monkeypatch.setattr(windows, "verify_windows", late)
+    if again:
+        with pytest.raises(RecoveryFailed, match="differ from their query"):
+            site.repair(first)
+        monkeypatch.undo()
+        site.repair(first)
+    else:
+        outcome = site.repair(first)
+        monkeypatch.undo()
+        left = f"Left to the repair of {site.database}.both_b_mv, which is dropped now"
+        assert len([step for step in outcome.steps if step.endswith(left)]) == 1
+        assert outcome.reconciled == len(outcome.rebuilt) - 1
+    assert [(ask.subject, ask.damage) for ask in site.tick().asks] == [(second.subject, "dropped")]
+    site.repair(second)
+    assert site.differences() == []
+    assert site.tick().asks == ()
+
+
+def insert_both(site: ViewSite) -> None:
+    """A row for either view of the target."""
+    at, number = "toDateTime('2026-11-12 12:00:00', 'UTC')", 10 * next(site.numbers)
+    site.run(
+        f"INSERT INTO {{db}}.events (ts, id, kind, value) VALUES ({at}, {number}, 'a', 1), ({at}, {number + 1}, 'b', 1)"
+    )
+
+
+@pytest.mark.parametrize("seen", ("unhooked", "dropped"))
+def test_a_view_that_is_listed_as_hooked_is_fired(site: ViewSite, seen: str) -> None:
+    """26.7 keeps the hook of an altered view by its UUID when its source is renamed away; a view of that name is then listed but never fired."""
+    select = site.rows("SELECT as_select FROM system.tables WHERE database = '{db}' AND name = 'latest_mv'")[0][0]
+    site.run(f"ALTER TABLE {{db}}.latest_mv MODIFY QUERY {select}")
+    rename_away(site)
+    if seen == "unhooked":
+        for ask in site.tick().asks:
+            site.repair(ask)
+    site.run("DROP TABLE {db}.latest_mv SYNC")
+    insert_both(site)
+    for ask in site.tick().asks:
+        site.repair(ask)
+    insert_both(site)
+    assert site.differences() == []
+    assert site.tick().asks == ()
+
+
+def test_a_view_is_fired_if_its_repair_broke_off_before_it_was_hooked(
+    site: ViewSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next try finds it there, listed as hooked, and as declared."""
+    select = site.rows("SELECT as_select FROM system.tables WHERE database = '{db}' AND name = 'latest_mv'")[0][0]
+    site.run(f"ALTER TABLE {{db}}.latest_mv MODIFY QUERY {select}")
+    rename_away(site)
+    site.run("DROP TABLE {db}.latest_mv SYNC")
+
+    def die(_site: RecoverySite, _view: object) -> None:
+        raise KeyboardInterrupt
+
+    for ask in site.tick().asks:
+        if ask.subject.table == "latest_mv":
+            assert ask.damage == "dropped"
+            with monkeypatch.context() as patched:
+                patched.setattr(mending, "_modify_query", die)
+                with pytest.raises(KeyboardInterrupt):
+                    site.repair(ask)
+        else:
+            site.repair(ask)
+    assert look_at(own_site(site), site.pipeline.catalog.objects[site.name("latest_mv")]).damage == ""
+    again = [ask for ask in site.tick().asks if ask.subject.table == "latest_mv"]
+    assert [ask.damage for ask in again] == ["rows missed"]
+    site.repair(again[0])
+    insert_both(site)
+    assert site.differences() == []
+    assert site.tick().asks == ()
+
+
+def own_site(site: ViewSite) -> RecoverySite:
+    return RecoverySite(site.pipeline, site.server, Journal(site.server), site.logged.append)
+
+
+@pytest.mark.parametrize("damage", ("dropped", "unhooked"))
+def test_columns_that_were_declared_by_hand_are_the_same_after_a_repair(
+    server: Server, tmp_path: Path, damage: str
+) -> None:
+    """MODIFY QUERY, which hooks a view for sure, gives it the columns of its query."""
+    database = f"columns_{damage}"
+    text = (
+        "CREATE TABLE {db}.src (at DateTime, n UInt64) ENGINE = MergeTree PARTITION BY toDate(at) ORDER BY n;\n"
+        "CREATE TABLE {db}.tgt (at DateTime, n Int64) ENGINE = MergeTree PARTITION BY toDate(at) ORDER BY n;\n"
+        "CREATE MATERIALIZED VIEW {db}.src_mv TO {db}.tgt (at DateTime, n UInt8) AS SELECT at, n FROM {db}.src;\n"
+    )
+    (tmp_path / "a.sql").write_text(text.replace("{db}", database))
+    pipeline = load_pipeline(tmp_path).require_sound()
+    server.command(f"CREATE DATABASE {database}")
+    for statement in filter(str.strip, text.replace("{db}", database).split(";")):
+        server.command(statement)
+    shape = f"SELECT create_table_query FROM system.tables WHERE database = '{database}' AND name = 'src_mv'"
+    declared = server.rows(shape)
+    if damage == "dropped":
+        server.command(f"DROP TABLE {database}.src_mv SYNC")
+    else:
+        server.command(f"RENAME TABLE {database}.src TO {database}.away")
+        server.command(f"CREATE TABLE {database}.src AS {database}.away")
+    own = RecoverySite(pipeline, server, Journal(server), lambda _line: None, run_id="columns")
+    view = pipeline.catalog.get(f"{database}.src_mv")
+    assert look_at(own, view).damage == damage
+    assert mend_view(own, view)
+    assert server.rows(shape) == declared
+    server.command(f"INSERT INTO {database}.src VALUES ('2026-11-01 00:00:00', 1)", settings={"async_insert": 0})
+    assert server.rows(f"SELECT n FROM {database}.tgt") == [(1,)]
+    server.command(f"DROP DATABASE {database} SYNC")
+
+
+def rename_away(site: ViewSite) -> None:
+    """Hooks go with the renamed table, and then fire for neither."""
+    site.run("RENAME TABLE {db}.events TO {db}.away")
+    site.run("CREATE TABLE {db}.events AS {db}.away")
+    for (partition,) in site.rows("SELECT DISTINCT _partition_id FROM {db}.away"):
+        site.run(f"ALTER TABLE {{db}}.events ATTACH PARTITION ID '{partition}' FROM {{db}}.away")
+    site.run("DROP TABLE {db}.away SYNC")
+
+
+def test_the_other_views_of_a_target_are_looked_at_once_for_all_its_windows(
+    site: ViewSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.run("DROP TABLE {db}.both_a_mv SYNC")
+    site.run("DROP TABLE {db}.both_b_mv SYNC")
+    for at in (11, 12, 13):
+        site.run(
+            f"INSERT INTO {{db}}.events (ts, id, kind, value) VALUES ('2026-11-{at} 12:00:00', {10 * next(site.numbers)}, 'b', 1)"
+        )
+    asks = site.tick().asks
+    own = own_site(site)
+    looked: list[QName] = []
+    look = windows.look_at
+
+    def count(at: RecoverySite, view: Object) -> Standing:
+        looked.append(view.name)
+        return look(at, view)
+
+    monkeypatch.setattr(windows, "look_at", count)
+    catalog = site.pipeline.catalog
+    mended = catalog.objects[site.name("both_a_mv")]
+    mend_view(own, mended)
+    target = catalog.objects[site.name("both")]
+    held = windows.align(site.pipeline, target, find_windows(own, catalog.objects[site.name("both_b_mv")], None))
+    windows.verify_windows(own, [(target.name, window) for window in held], mended)
+    left = [step for step in own.steps if "Left to the repair of" in step]
+    assert len(left) >= 3
+    assert sorted(looked) == [site.name("both_a_mv"), site.name("both_b_mv")]
+    for ask in asks:
+        site.repair(ask)
+    assert site.differences() == []
 
 
 def test_what_was_repaired_by_hand_has_missed_rows(site: ViewSite) -> None:
@@ -149,14 +325,19 @@ def test_a_repair_that_was_killed_is_not_waited_for(site: ViewSite, server: Serv
     assert site.tick().asks == ()
 
 
-def test_a_rebuild_that_was_killed_is_not_waited_for(site: ViewSite, server: Server) -> None:
-    """Its row says "running" until somebody clears it away; whether it lives is told by its lock."""
-    journal, target = Journal(server), site.name("latest")
+def running_rebuild(journal: Journal, target: QName) -> RebuildRecord:
+    """What somebody's rebuild says of itself; whether it lives is told by its lock."""
     journal.prepare()
-    record = RebuildRecord(
+    return RebuildRecord(
         rebuild_id=new_rebuild_id(), target=target, window="", protocol="gated", status="running", steps=(), step=0,
         version=journal.versions.next(), owner="somebody",
     )  # fmt: skip
+
+
+def test_a_rebuild_that_was_killed_is_not_waited_for(site: ViewSite, server: Server) -> None:
+    """Its row says "running" until somebody clears it away; whether it lives is told by its lock."""
+    journal, target = Journal(server), site.name("latest")
+    record = running_rebuild(journal, target)
     with site.writer():
         with journal.locks.hold(lease_name(target), "somebody"):
             journal.run(write_rebuild(record))
@@ -168,6 +349,59 @@ def test_a_rebuild_that_was_killed_is_not_waited_for(site: ViewSite, server: Ser
     assert [one.status for one in journal.read_rebuilds() if one.rebuild_id == record.rebuild_id] == ["rolled_back"]
     assert site.differences() == []
     assert site.tick().asks == ()
+
+
+def test_a_query_that_a_living_rebuild_has_narrowed_is_not_given_back(site: ViewSite, server: Server) -> None:
+    """A fence keeps rows apart while it stands; the repair was asked for before it did."""
+    select = str(site.rows(f"{QUERY} AND name = 'latest_mv'")[0][0])
+    ask = Ask(kind="view", subject=site.name("latest_mv"), damage="rows missed", evidence="asked before", since_ms=int(time.time() * 1000))  # fmt: skip
+    journal = Journal(server)
+    journal.prepare()
+    with ThreadPoolExecutor(1) as pool:
+        with journal.locks.hold(lease_name(site.name("latest")), "somebody"):
+            site.run(f"ALTER TABLE {{db}}.latest_mv MODIFY QUERY {select} WHERE arrived < '2000-01-01'")
+            narrowed = site.rows(f"{QUERY} AND name = 'latest_mv'")
+            repair = pool.submit(site.repair, ask)
+            time.sleep(2)
+            assert site.rows(f"{QUERY} AND name = 'latest_mv'") == narrowed and not repair.done()
+            site.run(f"ALTER TABLE {{db}}.latest_mv MODIFY QUERY {select}")
+        assert "is as declared" in " ".join(repair.result(timeout=60).steps)
+    assert site.differences() == []
+    assert site.tick().asks == ()
+
+
+def test_a_view_is_mended_only_when_its_targets_rebuild_is_over(
+    site: ViewSite, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mending, "HOLD_SECONDS", 0.5)
+    site.run("DROP TABLE {db}.latest_mv SYNC")
+    (ask,) = site.tick().asks
+    journal = Journal(server)
+    with journal.locks.hold(lease_name(site.name("latest")), "somebody"):
+        with pytest.raises(LockRefused, match="found it held by somebody"):
+            site.repair(ask)
+        assert site.rows(f"{QUERY} AND name = 'latest_mv'") == []
+    site.repair(ask)
+    assert site.differences() == []
+
+
+def test_a_rebuild_that_dies_while_a_repair_waits_for_it_is_cleared_away_first(site: ViewSite, server: Server) -> None:
+    journal, target = Journal(server), site.name("latest")
+    record = running_rebuild(journal, target)
+    site.run("DROP TABLE {db}.latest_mv SYNC")
+    (ask,) = site.tick().asks
+    journal.run(write_rebuild(record))
+    journal.locks.acquire(lease_name(target), "somebody", lease_seconds=3)
+    created: list[str] = []
+
+    def looked(line: str) -> None:
+        if line.startswith("created "):
+            created.extend(one.status for one in journal.read_rebuilds() if one.rebuild_id == record.rebuild_id)
+
+    with Server(server.endpoint) as own:
+        recover(RecoverySite(site.pipeline, own, Journal(own), looked, run_id="test"), ask)
+    assert created == ["rolled_back"]
+    assert site.differences() == []
 
 
 def test_a_repair_says_that_it_runs_for_as_long_as_it_does(

@@ -83,7 +83,7 @@ class ViewSite(DatabaseSite):
     """Views of every class, and the sensor's memory."""
 
     cursor: Cursor = field(default_factory=Cursor)
-    _numbers: Iterator[int] = field(default_factory=itertools.count)
+    numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def read(self) -> Health:
         self.run("SYSTEM FLUSH LOGS")
@@ -133,7 +133,7 @@ class ViewSite(DatabaseSite):
         def write() -> None:
             with Server(self.server.endpoint) as server:
                 while not stop.is_set():
-                    insert(server, self.database, next(self._numbers), errors)
+                    insert(server, self.database, next(self.numbers), errors)
                     time.sleep(seconds_between)
 
         thread = threading.Thread(target=write)
