@@ -23,6 +23,7 @@ from chmv_assets.recovery_job import build_recovery_job
 from chmv_assets.second_opinion_check import build_spark_checks, spark_checks_on
 from chmv_assets.snapshot_job import build_snapshot_job, build_snapshot_schedule
 from chmv_assets.start import probe_server, resolve_start, start_from_environment, with_start
+from chmv_assets.translator import AssetTranslator
 from chmv_assets.tuner_job import build_tuner_job
 from resources.clickhouse_resource import ClickHouseResource
 from resources.metrics_endpoint import carry_metrics
@@ -30,11 +31,11 @@ from resources.spark import SparkResource
 from sensors import build_sensors, sensors_on
 
 
-def build_definitions(pipeline: Pipeline) -> dg.Definitions:
-    """Everything that Dagster shows of one pipeline."""
+def build_definitions(pipeline: Pipeline, translator: AssetTranslator | None = None) -> dg.Definitions:
+    """Everything that Dagster shows of one pipeline; with a translator of your own, assets look as it says."""
     pipeline.require_sound()
     start = resolve_start(pipeline, probe_server, datetime.now(timezone.utc).date())
-    built = build_assets(pipeline, start)
+    built = build_assets(pipeline, start, translator)
     return dg.Definitions(
         assets=built.assets,
         asset_checks=[*build_asset_checks(pipeline), *build_spark_checks(pipeline, on=spark_checks_on(os.environ))],

@@ -1,6 +1,6 @@
 """Jobs: named selections for schedules and for people who launch from the command line, and how to call ours.
 
-`ingest_job` and `recovery_job` are built in modules of their names; their names, tags and run configuration are here, so that a sensor
+`ingest_job`, `recovery_job` and `tuner_job` are built in modules of their names; their names, tags and run configuration are here, so that a sensor
 can ask for a run without importing what the run does.
 """
 

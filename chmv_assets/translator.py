@@ -1,7 +1,7 @@
 """Graph node → AssetSpec: the one place that says how an object looks in Dagster.
 
-Override `AssetTranslator.get_asset_spec` to change keys, groups or metadata of your own location. Asset keys are
-`[database, table]` as spelled on the server; nothing else in the tree makes one.
+Override `AssetTranslator.get_asset_spec` to change groups, descriptions or metadata in a location of your own, and give yours to
+`build_definitions`. Asset keys stay `[database, table]` as spelled on the server: sensors read names back from them.
 """
 
 from __future__ import annotations

@@ -79,6 +79,20 @@ def test_definitions_are_loadable_here(tmp_path: Path) -> None:
     dg.Definitions.validate_loadable(build_definitions(load_pipeline(DEMO_DDL, cache=tmp_path)))
 
 
+def test_a_location_of_your_own_says_how_assets_look(tmp_path: Path) -> None:
+    from chmv_assets.definitions import build_definitions
+    from chmv_assets.pipeline import DEMO_DDL, load_pipeline
+    from chmv_assets.translator import AssetTranslator, NodeProps
+
+    class Mine(AssetTranslator):
+        def get_asset_spec(self, props: NodeProps) -> dg.AssetSpec:
+            return super().get_asset_spec(props).replace_attributes(group_name="mine")
+
+    definitions = build_definitions(load_pipeline(DEMO_DDL, cache=tmp_path), Mine())
+    dg.Definitions.validate_loadable(definitions)
+    assert {spec.group_name for spec in definitions.resolve_all_asset_specs()} == {"mine"}
+
+
 def test_the_core_imports_nothing_heavy(tmp_path: Path) -> None:
     modules = [f"chmv_assets.core.{module.name}" for module in pkgutil.iter_modules(core.__path__)]
     assert len(modules) > 15
