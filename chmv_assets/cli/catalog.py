@@ -40,10 +40,10 @@ databases_option = click.option(
 )
 
 
-def ddl_folder(ddl: Path | None, *, deployed: bool = False) -> Path:
-    """The folder that a command works on; `deployed` says that a server is held against it, or changed to it."""
+def ddl_folder(ddl: Path | None, *, asks_server: bool = True) -> Path:
+    """The folder that a command works on; a server that was named is hardly meant to hold the demo."""
     said = ddl or os.environ.get("CHMV_DDL_DIR")
-    if not said and deployed and os.environ.get("CHMV_CLICKHOUSE_URL"):
+    if not said and asks_server and os.environ.get("CHMV_CLICKHOUSE_URL"):
         click.echo(_DEMO_MEANT, err=True)
     return Path(said or DEMO_DDL)
 
@@ -53,9 +53,11 @@ def _title(folder: Path) -> str:
     return "chmv demo" if folder == DEMO_DDL else "/".join(folder.resolve().parts[-2:])
 
 
-def _load(ddl: Path | None, live: bool, databases: tuple[str, ...]) -> tuple[Catalog, tuple[Disagreement, ...]]:
+def _load(
+    ddl: Path | None, live: bool, databases: tuple[str, ...], *, asks_server: bool = False
+) -> tuple[Catalog, tuple[Disagreement, ...]]:
     if not live:
-        return load_pipeline(ddl_folder(ddl)).catalog, ()
+        return load_pipeline(ddl_folder(ddl, asks_server=asks_server)).catalog, ()
     from chmv_assets.live import build_live_catalog, find_disagreements
     from resources.clickhouse import Server, endpoint_from_environment
 
@@ -207,7 +209,7 @@ def graph_command(
         raise click.UsageError("--output is for --format json, html, dot and mermaid.")
     if runtime and form == "html":
         raise click.UsageError("--runtime is for --format json, table, dot and mermaid; the page takes --live-status.")
-    catalog, disagreements = _load(ddl, live, databases)
+    catalog, disagreements = _load(ddl, live, databases, asks_server=live_status or runtime)
     for error in catalog.errors:
         click.echo(str(error), err=True)
     for disagreement in disagreements:
@@ -225,7 +227,7 @@ def graph_command(
     elif form == "table" and seen is not None:
         seen.print()
     else:
-        folder = ddl_folder(ddl)
+        folder = ddl_folder(ddl, asks_server=False)
         told_where = not live or ddl is not None or "CHMV_DDL_DIR" in os.environ
         settings = load_pipeline(folder).settings if told_where else Settings()
         picture = Picture(catalog, settings, hours if live_status else None, title or _title(folder))

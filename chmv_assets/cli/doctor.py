@@ -18,7 +18,7 @@ from chmv_assets.core.doctor import RULES, SEVERITIES, Ailment, Facts, examine
 from chmv_assets.core.errors import ChmvError
 from chmv_assets.pipeline import load_pipeline
 
-FIT, FOUND, CANNOT_LOOK = 0, 1, 2
+FIT, FOUND, CANNOT_LOOK = 0, 1, 3
 _STYLES = {"error": "red", "warn": "yellow", "advice": "cyan"}
 _TITLES = {"error": "errors", "warn": "warnings", "advice": "advice"}
 
@@ -39,7 +39,7 @@ def doctor_command(strict: bool, config_dir: Path | None, as_json: bool, ddl: Pa
     """Look at the server and at the pipeline on it: versions, pools, limits, keys, retention, disks, quorum, profile, privileges, clocks.
 
     Each finding says what was measured, what is wanted and why, and the statement or the piece of configuration that mends it.
-    Exit codes: 0 nothing above advice; 1 errors (with --strict also warnings); 2 could not look.
+    Exit codes: 0 nothing above advice; 1 errors (with --strict also warnings); 2 the command line is wrong; 3 could not look.
 
     \b
     Example:

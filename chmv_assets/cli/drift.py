@@ -48,7 +48,7 @@ def drift_command(undeclared: bool, as_json: bool, ddl: Path | None) -> None:
     from resources.journal import cluster_from_environment
 
     try:
-        pipeline = load_pipeline(ddl_folder(ddl, deployed=True)).require_sound()
+        pipeline = load_pipeline(ddl_folder(ddl)).require_sound()
         with Server(endpoint_from_environment()) as server:
             found = read_drift(server, pipeline.catalog, cluster=cluster_from_environment())
     except ChmvError as error:

@@ -63,7 +63,7 @@ def grants_command(ddl: Path | None, roles: tuple[str, ...], users: tuple[str, .
             raise click.UsageError(
                 f"--user {odd}: an account in a users file is an XML element. Use letters, digits, `_`, `.` and `-`."
             )
-    pipeline = load_pipeline(ddl_folder(ddl)).require_sound()
+    pipeline = load_pipeline(ddl_folder(ddl, asks_server=False)).require_sound()
     cluster = cluster_from_environment()
     made = [
         (role, name, build_grants(pipeline.catalog, role, landing_sources(pipeline), cluster))

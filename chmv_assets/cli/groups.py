@@ -13,7 +13,7 @@ import click
 EXIT_CODES = (
     "Exit codes: 0 done; 1 refused or failed, the message says why and what to do; 2 the command line is wrong."
 )
-OF_THEIR_OWN = "check, plan, drift, doctor, reconcile and engine status have codes of their own: see their --help."
+OF_THEIR_OWN = "plan, drift, doctor, reconcile, rebuild and engine status have codes of their own: see their --help."
 
 
 class CommandGroup(click.Group):

@@ -88,6 +88,8 @@ def rebuild_command(
     from chmv_assets.rebuilders import open_rebuilder
     from resources.clickhouse import Server, endpoint_from_environment
 
+    if every and window_text:
+        raise click.UsageError("--all and --window exclude each other.")
     pipeline = load_pipeline(ddl_folder(ddl)).require_sound()
     node = pipeline.catalog.get(target)
     wanted: Protocol = protocol or pipeline.settings.policy(node.name).protocol

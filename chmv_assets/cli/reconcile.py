@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from resources.reconcile import Reconciled
 
 _COLOURS = {"equal": "green", "different": "red", "cannot tell": "yellow"}
-_EXIT_CODES = {"equal": 0, "different": 1, "cannot tell": 2}
+_EXIT_CODES = {"equal": 0, "different": 1, "cannot tell": 3}
 _MAX_SHOWN_SAMPLES = 20
 
 
@@ -53,7 +53,7 @@ def reconcile_command(
     """Compare TARGET with what its views give over their sources now, partition by partition.
 
     Deficit are keys that are missing or smaller in the target, excess keys that should not be there or are larger; both may be said of
-    one key. What cannot be compared is named with the reason. Nothing is changed. Exit code 0 if all is equal, 1 if something differs, 2 if
+    one key. What cannot be compared is named with the reason. Nothing is changed. Exit code 0 if all is equal, 1 if something differs, 3 if
     it cannot be told, for some partition or at all. A second opinion that differs makes it 1; one that cannot be had changes nothing.
 
     \b

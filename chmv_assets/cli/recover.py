@@ -21,21 +21,20 @@ from chmv_assets.pipeline import Pipeline, load_pipeline
 # What each does is told in `chmv_assets.recovery.views`.
 VIEW_DAMAGES = ("rows missed", "throws", "isolate", "probe", "refresh failed")
 TARGET_DAMAGES = ("rows missed", "target dropped", "deficit")
+_SINCE = "1h"
 DAMAGES = tuple(dict.fromkeys((*VIEW_DAMAGES, *TARGET_DAMAGES)))
 
 
 @click.command("recover")
 @click.argument("subject", metavar="SUBJECT")
-@click.option(
-    "--since", default="1h", show_default=True, help="How long a view may have missed rows: 90s, 15m, 1h, 2d."
-)
+@click.option("--since", help=f"Of a view: how long it may have missed rows: 90s, 15m, 1h, 2d.  [default: {_SINCE}]")
 @window_option("Of a target: which windows to rebuild and compare", "Otherwise all of which its sources hold rows.")
 @click.option("--damage", type=click.Choice(DAMAGES), help="What to repair; otherwise what is found by looking.")
 @json_option
 @ddl_option
 @told
 def recover_command(
-    subject: str, since: str, window_text: str | None, damage: str | None, as_json: bool, ddl: Path | None
+    subject: str, since: str | None, window_text: str | None, damage: str | None, as_json: bool, ddl: Path | None
 ) -> None:
     """Repair a view or a target as `recovery_job` does: look at it, mend it, rebuild what it missed, compare.
 
@@ -69,7 +68,7 @@ def recover_command(
 
 
 def build_ask(
-    pipeline: Pipeline, made: Object, since: str, window_text: str | None, damage: str | None, now_ms: int
+    pipeline: Pipeline, made: Object, since: str | None, window_text: str | None, damage: str | None, now_ms: int
 ) -> Ask:
     """What a sensor would have asked for; pure."""
     is_view = made.kind in VIEW_KINDS
@@ -89,11 +88,16 @@ def build_ask(
             f"view {made.name}: found --window but wanted --since. What a view missed is found by when rows arrived. "
             f"For windows name its target: `chmv recover {made.target or 'TARGET'} --window …`."
         )
+    if not is_view and since:
+        raise RecoveryFailed(
+            f"target {made.name}: found --since but wanted --window. A target is computed again by windows. "
+            "For what a view has missed lately name the view."
+        )
     windows: tuple[Window, ...] = (parse_window(window_text, pipeline.settings.timezone),) if window_text else ()
     chosen = damage or ("deficit" if windows else "rows missed")
     return Ask(
         kind="view", subject=made.name, damage=chosen, evidence=f"by hand at {now_ms}", windows=windows, detected_ms=now_ms,
-        since_ms=now_ms - _seconds(since) * 1000 if is_view else None, seen={"asked by": "chmv recover"},
+        since_ms=now_ms - _seconds(since or _SINCE) * 1000 if is_view else None, seen={"asked by": "chmv recover"},
     )  # fmt: skip
 
 

@@ -108,7 +108,7 @@ def thresholds_command(ddl: Path | None, as_json: bool) -> None:
       chmv thresholds
       chmv thresholds --json | jq '.thresholds[] | select(.value != .default)'
     """
-    limits = load_pipeline(ddl_folder(ddl)).require_sound().settings.limits
+    limits = load_pipeline(ddl_folder(ddl, asks_server=False)).require_sound().settings.limits
     documents = [
         {
             "name": one.name,

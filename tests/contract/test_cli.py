@@ -128,7 +128,12 @@ def test_live_without_a_server_says_what_to_do(monkeypatch: pytest.MonkeyPatch) 
     assert "no usable answer" in result.stderr and "chmv engine status" in result.stderr
 
 
-@pytest.mark.parametrize("command", [["plan"], ["drift"], ["apply", "--resume"]], ids=" ".join)
+@pytest.mark.parametrize("command", [
+        ["plan"], ["drift"], ["apply", "--resume"], ["status"], ["doctor"], ["tune", "--dry-run"], ["metrics"], ["reconcile", "shop.revenue_daily"],
+        ["recover", "shop.traffic_hourly_mv"], ["rebuild", "shop.revenue_daily", "--all"], ["graph", "--runtime"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
 @pytest.mark.parametrize("said", [False, True])
 def test_the_demo_against_a_server_that_was_named_is_warned_of(
     monkeypatch: pytest.MonkeyPatch, command: list[str], said: bool
@@ -141,10 +146,31 @@ def test_the_demo_against_a_server_that_was_named_is_warned_of(
     assert warned == ([] if said else [wanted])
 
 
-def test_a_command_that_asks_no_server_does_not_warn_of_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("command", ["check", "thresholds", "grants", "graph"])
+def test_a_command_that_asks_no_server_does_not_warn_of_the_demo(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     monkeypatch.delenv("CHMV_DDL_DIR", raising=False)
     monkeypatch.setenv("CHMV_CLICKHOUSE_URL", "http://127.0.0.1:9")
-    assert run("check").stderr == ""
+    assert run(command).stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["rebuild", "shop.revenue_daily", "--all", "--window", "2026-11-14"], "--all and --window exclude each other"),
+        (["apply", "--resume", "--soak-hours", "-1"], "not in the range x>=0"),
+        (["deploys", "--limit", "0"], "not in the range 1<=x<=100000"),
+    ],
+    ids=lambda said: said[0] if isinstance(said, list) else "",
+)
+def test_options_that_would_be_ignored_or_make_no_sense_are_refused(command: list[str], said: str) -> None:
+    result = CliRunner().invoke(main, command)
+    assert result.exit_code == 2 and said in result.stderr
+
+
+def test_a_target_is_not_recovered_since(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHMV_CLICKHOUSE_URL", "http://127.0.0.1:9")
+    result = CliRunner().invoke(main, ["recover", "shop.revenue_daily", "--since", "2h", "--ddl", str(DEMO_DDL)])
+    assert result.exit_code == 1 and "found --since but wanted --window" in result.stderr
 
 
 def test_the_json_of_the_graph_goes_to_a_file_too(tmp_path: Path) -> None:
@@ -184,7 +210,7 @@ def test_help_lists_every_command_under_its_task_without_importing_it() -> None:
 )
 def test_a_mistyped_name_is_answered_with_the_nearest(arguments: list[str], near: str) -> None:
     result = CliRunner().invoke(main, arguments)
-    assert result.exit_code in (1, 2)
+    assert result.exit_code in (1, 2, 3)
     assert f"Did you mean {near}" in result.stderr
 
 

@@ -63,7 +63,6 @@ NOT_RUN = {
 }
 NO_FOLDER = {"docs/adopt.md"}  # they begin without ./ddl
 FILTERS = {"sed", "grep", "jq"}
-# Links to pages that another branch brings; take a line out when its page is there.
 
 
 def commands_of(page: Path) -> list[Command]:

@@ -154,4 +154,4 @@ def read(server: Server, table: str, names: list[str]) -> dict[str, str]:
 def test_a_server_that_does_not_answer_is_not_called_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHMV_CLICKHOUSE_URL", "http://127.0.0.1:9")
     code, output = doctor()
-    assert code == 2 and "no usable answer" in output
+    assert code == 3 and "no usable answer" in output

@@ -213,6 +213,6 @@ def test_command_tells_equal_different_and_unknown_apart(place: Place, monkeypat
     place.bench.run("DROP TABLE {db}.daily_mv SYNC")
     place.bench.run("DROP TABLE {db}.hits SYNC")
     code, text = reconcile(place, "--window", "2026-10-03")
-    assert code == 2 and "cannot tell" in text
+    assert code == 3 and "cannot tell" in text
     monkeypatch.setenv("CHMV_CLICKHOUSE_URL", "http://127.0.0.1:9")
-    assert reconcile(place)[0] == 2
+    assert reconcile(place)[0] == 3
