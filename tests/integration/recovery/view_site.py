@@ -124,6 +124,17 @@ class ViewSite(DatabaseSite):
             print(*self.logged[-150:], sep="\n")
         return wrong
 
+    def own(self) -> RecoverySite:
+        """What a repair works on, over the connection of the test."""
+        return RecoverySite(self.pipeline, self.server, Journal(self.server), self.logged.append)
+
+    def insert_both(self) -> None:
+        """A row for either view of the target `both`."""
+        at, number = "toDateTime('2026-11-12 12:00:00', 'UTC')", 10 * next(self.numbers)
+        self.run(
+            f"INSERT INTO {{db}}.events (ts, id, kind, value) VALUES ({at}, {number}, 'a', 1), ({at}, {number + 1}, 'b', 1)"
+        )
+
     @contextmanager
     def writer(self, seconds_between: float = 0.02) -> Iterator[list[str]]:
         """Insert all the time, with tokens, and send again what failed; gives the errors seen."""
