@@ -137,10 +137,11 @@ def open_applier(
     log: Callable[[str], None],
     on_progress: Callable[[Progress], None] = lambda _progress: None,
     ddl_dir: Path | None = None,
+    trace: Callable[[str], None] | None = None,
 ) -> Applier:
     """An applier on a server and its journal; `ddl_dir` is where secrets are read that a plan needs."""
     return Applier(
-        Executor(server, log=log, cluster=cluster_from_environment()), open_journal(server), catalog_of,
+        Executor(server, log=log, trace=trace, cluster=cluster_from_environment()), open_journal(server), catalog_of,
         lambda plan: live_fingerprint(server, plan), on_progress, lambda plan: reveal(plan, ddl_dir),
     )  # fmt: skip
 

@@ -296,7 +296,9 @@ class Ingester:
 
     def _committing(self) -> AbstractContextManager[Lease]:
         """Hold the source's commit lock: an owned rebuild runs between two batches, never during one."""
-        return keep_lease(self.journal, commit_lock(self.source.name), wait_seconds=COMMIT_LOCK_WAIT_SECONDS)
+        return keep_lease(
+            self.journal, commit_lock(self.source.name), wait_seconds=COMMIT_LOCK_WAIT_SECONDS, log=self.log
+        )
 
     def _move(self, ready: Ready) -> None:
         move_watermarks(self.journal, self.pipeline, self.source.name, ready.record.batch, ready.hours)

@@ -26,7 +26,13 @@ if TYPE_CHECKING:
 
 @contextmanager
 def open_rebuilder(
-    pipeline: Pipeline, server: Server, log: Callable[[str], None], origin: str = "", *, allow_empty: bool = False
+    pipeline: Pipeline,
+    server: Server,
+    log: Callable[[str], None],
+    origin: str = "",
+    *,
+    trace: Callable[[str], None] | None = None,
+    allow_empty: bool = False,
 ) -> Iterator[Rebuilder]:
     """A rebuilder for a block of code; it can replay if any source declares a landing.
 
@@ -43,7 +49,11 @@ def open_rebuilder(
 
         yield Rebuilder(
             Executor(
-                server, log=log, bounds=recovery_bounds(pipeline.settings.limits), cluster=cluster_from_environment()
+                server,
+                log=log,
+                trace=trace,
+                bounds=recovery_bounds(pipeline.settings.limits),
+                cluster=cluster_from_environment(),
             ),
             pipeline.catalog,
             pipeline.settings.timezone,

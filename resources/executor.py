@@ -1,6 +1,6 @@
 """The only writer of DDL and partitions.
 
-Every verb is one statement, logged with object, step and seconds. Nothing here decides: plans come from `core`, the order
+Every verb is one statement, told with object, step and seconds. Nothing here decides: plans come from `core`, the order
 of steps from `resources.rebuild`. Sensors never import this module.
 """
 
@@ -50,7 +50,8 @@ class Executor:
     """Writes, one verb each."""
 
     server: Server
-    log: Log = logging.getLogger("chmv").info
+    log: Log = logging.getLogger("chmv").info  # what somebody who waits wants to know
+    trace: Log | None = None  # every statement, and what else is read afterwards; where nobody says, with the rest
     bounds: Mapping[str, Any] = field(default_factory=lambda: BOUNDS)
     clock: Callable[[], float] = time.monotonic
     cluster: str = ""  # of the tables, one shard (`core.cluster`); scratches live on this server only
@@ -74,7 +75,11 @@ class Executor:
             sql = spread(wide, self.cluster, self.topology.self_spreading, session)
             settings = {**SPREAD_SETTINGS, **(settings or {})}
         self.server.command(sql, settings=settings)
-        self.log(f"{step} {name}: {self.clock() - started:.2f} s")
+        self.detail(f"{step} {name}: {self.clock() - started:.2f} s")
+
+    def detail(self, line: str) -> None:
+        """Tell what is read afterwards, if at all."""
+        (self.trace or self.log)(line)
 
     @property
     def topology(self) -> Topology:

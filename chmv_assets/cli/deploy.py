@@ -10,7 +10,7 @@ import click
 
 from chmv_assets.cli.catalog import ddl_folder, ddl_option
 from chmv_assets.cli.options import json_option
-from chmv_assets.cli.output import console, print_json, table, told
+from chmv_assets.cli.output import console, hush, print_json, say, table, told
 from chmv_assets.pipeline import load_pipeline
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def plan_command(ddl: Path | None, out: Path | None, steps: bool, as_json: bool)
     else:
         _print_plan(without_slots(seal_plan(plan)), steps=steps)
         if out is not None:
-            click.echo(f"Written to {out}. Apply it with `chmv apply {out}`.", err=True)
+            say(f"Written to {out}. Apply it with `chmv apply {out}`.")
     if plan.changes or plan.untold:
         raise SystemExit(2 if plan.changes else 3)
 
@@ -227,19 +227,19 @@ def apply_command(
     plan = decode_plan(plan_path.read_text(encoding="utf-8")) if plan_path is not None else None
     folder = ddl_folder(ddl)
     with Server(endpoint_from_environment()) as server:
-        applier = open_applier(server, lambda _line: None, _tell, folder)
+        applier = open_applier(server, say, _tell, folder, trace=hush)
         allowed = allowed_risks(rewrite=allow_rewrite, destructive=allow_destructive)
         applied = applier.apply(plan, allowed) if plan is not None else applier.resume()
         _print_applied(applied, as_json)  # it is done, whatever becomes of what older ones have put aside
         for name in applier.store.sweep(applier.executor, soak_hours * 3600, applied.deploy_id):
-            click.echo(f"dropped {name}, its soak time is over", err=True)
+            say(f"dropped {name}, its soak time is over")
 
 
 def _tell(progress: Progress) -> None:
     if progress.step:
-        click.echo(f"    {progress.step}", err=True)
+        say(f"    {progress.step}")
     elif progress.done < progress.of:
-        click.echo(f"{progress.done + 1} of {progress.of}: {progress.title}", err=True)
+        say(f"{progress.done + 1} of {progress.of}: {progress.title}")
 
 
 def _print_applied(applied: Applied, as_json: bool) -> None:
@@ -295,7 +295,7 @@ def rollback_command(deploy: str, dry_run: bool, allow_rewrite: bool, allow_dest
             else:
                 _print_plan(without_slots(seal_plan(plan)))
             return
-        applier = open_applier(server, lambda _line: None, _tell)
+        applier = open_applier(server, say, _tell, trace=hush)
         applied = applier.apply(plan, allowed_risks(rewrite=allow_rewrite, destructive=allow_destructive))
     _print_applied(applied, as_json)
 

@@ -11,7 +11,7 @@ import click
 
 from chmv_assets.cli.catalog import ddl_folder, ddl_option
 from chmv_assets.cli.options import json_option, window_option
-from chmv_assets.cli.output import console, print_json, table, told
+from chmv_assets.cli.output import console, print_json, say, table, told
 from chmv_assets.core.landing import LandingRefused
 from chmv_assets.core.model import Object
 from chmv_assets.core.settings import Landing
@@ -94,7 +94,7 @@ def _run(pipeline: Pipeline, node: Object, landing: Landing, window: Window | No
                 landing=landing,
                 journal=open_journal(server),
                 spark=session.session,
-                log=lambda line: click.echo(line, err=True),
+                log=say,
             )
             return ingester.run(landing.path, window)
     finally:

@@ -31,6 +31,15 @@ def told(command: Callable[P, R]) -> Callable[P, R]:
     return run
 
 
+def say(line: str) -> None:
+    """One line to somebody who waits: what is waited for, tried once more or could not be done. Standard output stays the result's."""
+    click.echo(line, err=True)
+
+
+def hush(_line: str) -> None:
+    """For what only a log is for."""
+
+
 def console(*, stderr: bool = False) -> Console:
     """A console that colours only on a terminal; piped output keeps its width."""
     stream = sys.stderr if stderr else sys.stdout

@@ -15,7 +15,7 @@ import click
 
 from chmv_assets.cli.catalog import ddl_folder, ddl_option
 from chmv_assets.cli.options import json_option, window_option
-from chmv_assets.cli.output import console, print_json, table, told
+from chmv_assets.cli.output import console, hush, print_json, say, table, told
 from chmv_assets.core.errors import ChmvError, RebuildRefused
 from chmv_assets.core.model import Object
 from chmv_assets.core.settings_values import FEEDS, PROTOCOLS, FeedChoice, Protocol
@@ -96,7 +96,7 @@ def rebuild_command(
     given = None if every else windows_of(pipeline, node, window_text, wanted)
     with (
         Server(endpoint_from_environment()) as server,
-        open_rebuilder(pipeline, server, lambda _line: None, allow_empty=allow_empty) as rebuilder,
+        open_rebuilder(pipeline, server, say, trace=hush, allow_empty=allow_empty) as rebuilder,
     ):
         windows = _every_window(rebuilder, pipeline, node, wanted) if given is None else given
         if dry_run:
@@ -168,11 +168,11 @@ def _rebuild(publish: Publish, node: Object, windows: Windows, as_json: bool) ->
         with _interruptible(caught):
             for number, window in enumerate(windows, start=1):
                 done.append((window, publish(window)))
-                click.echo(_line(node, *done[-1], number, len(windows)), err=True)
+                say(_line(node, *done[-1], number, len(windows)))
     except KeyboardInterrupt:
         by = signal.Signals(caught[-1]).name if caught else "SIGINT"
         error = f"stopped by {by}; what the window under way had left (gate, locks, scratches) is cleared away"
-        click.echo(f"{node.name}: {error}", err=True)
+        say(f"{node.name}: {error}")
         raise click.exceptions.Exit(128 + (caught[-1] if caught else signal.SIGINT)) from None
     except ChmvError as failed:
         error = str(failed)

@@ -193,7 +193,7 @@ def _commit_all(site: RecoverySite, source: QName) -> Touched:
 def _commit(site: RecoverySite, source: QName, record: BatchRecord, arrived: datetime) -> tuple[HourCount, ...]:
     node = site.pipeline.catalog.objects[source]
     policy = site.pipeline.settings.policy(source)
-    with keep_lease(site.journal, commit_lock(source), wait_seconds=COMMIT_LOCK_WAIT_SECONDS):
+    with keep_lease(site.journal, commit_lock(source), wait_seconds=COMMIT_LOCK_WAIT_SECONDS, log=site.log):
         present = site.journal.read_batch(source, record.batch)
         if present is None or present.status != "staged":
             return ()  # an ingest was faster

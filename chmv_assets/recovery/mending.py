@@ -81,7 +81,7 @@ def _hold_target(site: RecoverySite, view: Object) -> Iterator[Callable[[], None
     if view.target is None:
         yield lambda: None
         return
-    with keep_lease(site.journal, lease_name(view.target), wait_seconds=HOLD_SECONDS) as lease:
+    with keep_lease(site.journal, lease_name(view.target), wait_seconds=HOLD_SECONDS, log=site.log) as lease:
         recover_targets(site.executor, site.journal, [view.target])
         yield lease.check
 

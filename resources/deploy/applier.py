@@ -160,8 +160,9 @@ class Applier:
         self.store.note(record, "rolled_back", record.step, "taken back")
 
     def _alone(self) -> AbstractContextManager[Lease]:
+        seconds = self.lease_seconds
         return keep_lease(
-            self.journal, DEPLOY_LOCK, lease_seconds=self.lease_seconds, wait_seconds=1.5 * self.lease_seconds
+            self.journal, DEPLOY_LOCK, lease_seconds=seconds, wait_seconds=1.5 * seconds, log=self.executor.log
         )
 
     def _clear_away(self) -> None:
@@ -171,6 +172,10 @@ class Applier:
         """
         deadline = self.executor.clock() + 1.5 * self.lease_seconds
         recover_rebuilds(self.executor, self.journal)
+        if self._cutovers_left():
+            self.executor.log(
+                "a cutover of the deployment that died still holds its targets: waiting until its leases end"
+            )
         while self._cutovers_left() and self.executor.clock() < deadline:
             self.sleep(0.2)
             recover_rebuilds(self.executor, self.journal)

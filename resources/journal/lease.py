@@ -5,7 +5,7 @@ Invariant: `check` raises as soon as the lease may have ended by our clock, so a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
@@ -32,12 +32,17 @@ class Lease:
 
 @contextmanager
 def keep_lease(
-    journal: Journal, name: str, *, lease_seconds: float = LEASE_SECONDS, wait_seconds: float = 0.0
+    journal: Journal,
+    name: str,
+    *,
+    lease_seconds: float = LEASE_SECONDS,
+    wait_seconds: float = 0.0,
+    log: Callable[[str], None] = lambda _line: None,
 ) -> Iterator[Lease]:
-    """Hold a lock for the length of a block, however long that is; waits for it at most `wait_seconds`."""
+    """Hold a lock for the length of a block, however long that is; waits for it at most `wait_seconds`, and `log` hears of that."""
     journal.prepare()
     locks = journal.locks
-    held = locks.acquire(name, journal.owner, lease_seconds=lease_seconds, wait_seconds=wait_seconds)
+    held = locks.acquire(name, journal.owner, lease_seconds=lease_seconds, wait_seconds=wait_seconds, log=log)
 
     def renew(server: Server) -> None:
         """Errors are left to `check`, which sees the time run out."""

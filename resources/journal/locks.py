@@ -29,6 +29,7 @@ from chmv_assets.core.locks import (
 from resources.clickhouse import Server
 
 DEFAULT_LEASE_SECONDS = 60.0
+PATIENCE_SECONDS = 1.0  # a wait that is longer is told
 _POLL_SECONDS = 0.1
 
 
@@ -79,16 +80,26 @@ class Locks:
                 self._create(name, plan_release(wanted))
 
     def acquire(
-        self, name: str, owner: str, *, lease_seconds: float = DEFAULT_LEASE_SECONDS, wait_seconds: float = 0.0
+        self,
+        name: str,
+        owner: str,
+        *,
+        lease_seconds: float = DEFAULT_LEASE_SECONDS,
+        wait_seconds: float = 0.0,
+        log: Callable[[str], None] = lambda _line: None,
     ) -> HeldLock:
-        """Take a lock, waiting for it up to the given time."""
-        deadline = self.clock() + wait_seconds
+        """Take a lock, waiting for it up to the given time; `log` hears of a wait that is not over at once."""
+        started = self.clock()
+        deadline, told = started + wait_seconds, False
         while True:
             held = self.try_acquire(name, owner, lease_seconds)
             if held is not None:
                 return held
             if self.clock() >= deadline:
                 raise LockRefused(name, self.holder(name), "it to be free")
+            if not told and self.clock() - started >= PATIENCE_SECONDS:
+                told = True
+                log(self._describe_wait(name, deadline - self.clock()))
             self.sleep(min(_POLL_SECONDS, max(0.0, deadline - self.clock())))
 
     def renew(self, held: HeldLock, lease_seconds: float = DEFAULT_LEASE_SECONDS) -> None:
@@ -114,6 +125,14 @@ class Locks:
         _, states, _ = self._read(name)
         for state in states:
             self.server.command(render_forget(name, state.generation, self.cluster))
+
+    def _describe_wait(self, name: str, left_seconds: float) -> str:
+        seen, _, now_us = self._read(name)
+        lease = max(0.0, (seen.expires_us - now_us) / 1e6)
+        return (
+            f"lock {name}: waiting, {left_seconds:.0f} s at most, for {seen.owner or 'nobody any more'}. If that process is dead, its lease ends "
+            f"in {lease:.0f} s; while it lives, it prolongs it."
+        )
 
     def holder(self, name: str) -> str:
         """Who holds a lock now, or nothing."""

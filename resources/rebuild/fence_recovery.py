@@ -47,7 +47,9 @@ def resume(
         for name in sorted({shadow.target for shadow in state.shadows} - {record.target}):
             lock = lease_name(name)
             if not journal.locks.holder(lock).startswith(f"{journal.owner}#"):
-                leases.append(stack.enter_context(keep_lease(journal, lock, wait_seconds=wait_seconds)))
+                leases.append(
+                    stack.enter_context(keep_lease(journal, lock, wait_seconds=wait_seconds, log=executor.log))
+                )
         found = _read_again(journal, record)
         if found is None:  # somebody was faster
             return record

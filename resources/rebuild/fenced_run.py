@@ -162,7 +162,9 @@ class FencedRun:
         """chmv's own commits say their arrival themselves; none may come between computing and swapping."""
         stack = self._commits[root] = ExitStack()
         seconds = self.bench.lease_seconds
-        lease = keep_lease(self.journal, commit_lock(root), lease_seconds=seconds, wait_seconds=COMMIT_WAIT_SECONDS)
+        lease = keep_lease(
+            self.journal, commit_lock(root), lease_seconds=seconds, wait_seconds=COMMIT_WAIT_SECONDS, log=self.bench.executor.log
+        )  # fmt: skip
         self.leases = [*self.leases, stack.enter_context(lease)]
         if problem := find_in_doubt(self.journal, root):
             raise RebuildDisturbed(

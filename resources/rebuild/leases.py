@@ -16,4 +16,6 @@ _WAIT_LEASES = 1.5  # a dead owner's lease has ended by then
 def hold_target(bench: Workbench, journal: Journal, target: QName) -> AbstractContextManager[Lease]:
     """Keep every other rebuild away from a target for the length of a block."""
     seconds = bench.lease_seconds
-    return keep_lease(journal, lease_name(target), lease_seconds=seconds, wait_seconds=_WAIT_LEASES * seconds)
+    return keep_lease(
+        journal, lease_name(target), lease_seconds=seconds, wait_seconds=_WAIT_LEASES * seconds, log=bench.executor.log
+    )

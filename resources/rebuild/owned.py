@@ -44,7 +44,11 @@ def publish_owned(
         for root in roots:
             stack.enter_context(
                 keep_lease(
-                    journal, commit_lock(root), lease_seconds=bench.lease_seconds, wait_seconds=COMMIT_WAIT_SECONDS
+                    journal,
+                    commit_lock(root),
+                    lease_seconds=bench.lease_seconds,
+                    wait_seconds=COMMIT_WAIT_SECONDS,
+                    log=bench.executor.log,
                 )
             )
         staged = [one for root in roots for one in journal.read_batches(source=root, status="staged")]

@@ -73,7 +73,7 @@ class Rebuilder(Workbench):
         journal = self._journal()
         stale = read_stale(journal, target.name, window)
         choice = self.decide(target, window, protocol, feed)
-        self.executor.log(f"{target.name} {window_key(window)}: {choice.protocol}, because {choice.why}")
+        self.executor.detail(f"{target.name} {window_key(window)}: {choice.protocol}, because {choice.why}")
         published = self._carry_out(journal, target, window, choice, on_step)
         release(self)
         note_rebuilt(journal, stale, f"rebuild {journal.versions.next()}")
@@ -122,7 +122,9 @@ class Rebuilder(Workbench):
         """Compute a view's share of a window for its target; one at a time."""
         journal = self._journal()
         lock = share_lock(scratch_name(view.target if view.target is not None else view.name, view.name))
-        with keep_lease(journal, lock, lease_seconds=self.lease_seconds, wait_seconds=SHARE_WAIT_SECONDS):
+        with keep_lease(
+            journal, lock, lease_seconds=self.lease_seconds, wait_seconds=SHARE_WAIT_SECONDS, log=self.executor.log
+        ):
             return super().build_scratch(view, window)
 
     def publish_chain(

@@ -17,6 +17,7 @@ from deploy_changes import CHANGES
 from deploy_stage import ALL, Stage
 
 from chmv_assets.cli.main import main
+from chmv_assets.core.deploy.deploy_journal import DEPLOY_LOCK
 from chmv_assets.core.errors import DeployRefused
 from chmv_assets.core.names import QName
 from chmv_assets.definitions import build_definitions
@@ -310,8 +311,10 @@ def test_commands(stage: Stage, configured: EngineInfo, tmp_path: Path) -> None:
     assert json.loads(chmv("plan", "--ddl", folder, "--json").stdout)["risk"] == "rewrites data"
     refused = chmv("apply", str(out))
     assert refused.exit_code == 1 and "--allow-rewrite" in refused.output
+    Journal(stage.server).locks.acquire(DEPLOY_LOCK, "one who died", lease_seconds=2.5)
     done = chmv("apply", str(out), "--allow-rewrite", "--json")
     assert done.exit_code == 0, done.output
+    assert done.stderr.count("waiting, ") == 1 and "for one who died#" in done.stderr
     deploy = json.loads(done.stdout)["deploy_id"]
     assert chmv("plan", "--ddl", folder).exit_code == 0
     listed = json.loads(chmv("deploys", "--json").stdout)["deploys"][0]

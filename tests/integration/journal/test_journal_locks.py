@@ -94,6 +94,20 @@ def test_the_lease_of_a_crashed_owner_ends(server: Server, lock: str) -> None:
     assert locks.release(heir)
 
 
+def test_a_wait_that_is_long_is_told_once(server: Server, lock: str) -> None:
+    """Two holders after another are still one wait; one that is over at once is nobody's business."""
+    locks, said = Locks(server), list[str]()
+    locks.acquire(lock, "brief", lease_seconds=0.2)
+    locks.release(locks.acquire(lock, "heir", wait_seconds=10, log=said.append))
+    assert said == []
+    held = locks.acquire(lock, "busy", lease_seconds=20)
+    with pytest.raises(LockRefused, match="held by busy#"):
+        locks.acquire(lock, "heir", wait_seconds=1.6, log=said.append)
+    (line,) = said
+    assert line.startswith(f"lock {lock}: waiting, ") and "for busy#" in line and "its lease ends in 1" in line
+    assert locks.release(held)
+
+
 def test_competing_holders_never_hold_it_at_once(server: Server, lock: str) -> None:
     """Some release, some renew, some just die; what each believed to hold must not overlap."""
     held: list[tuple[float, float, int]] = []

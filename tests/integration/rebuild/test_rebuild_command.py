@@ -13,8 +13,12 @@ from clickhouse_connect.driver.client import Client
 
 from chmv_assets.cli.main import main
 from chmv_assets.core.catalog import SourceFile
+from chmv_assets.core.names import QName
+from chmv_assets.core.rebuild_journal import lease_name
 from chmv_assets.core.statements import split_statements
+from resources.clickhouse import Endpoint, Server
 from resources.engine import EngineInfo
+from resources.journal import Journal
 
 DDL = """
 CREATE TABLE {db}.s (ts DateTime('UTC'), id UInt64) ENGINE = MergeTree PARTITION BY toYYYYMMDD(ts) ORDER BY ts;
@@ -73,6 +77,22 @@ def test_windows_newest_first_as_table_and_json(shop: Shop) -> None:
     document = json.loads(found.stdout)
     assert [one["window"][:10] for one in document["windows"]] == [f"2026-07-0{day}" for day in (4, 3, 2, 1)]
     assert {one["rows_after"] for one in document["windows"]} == {1}
+    assert shop.sums()[0] == 96
+
+
+def test_who_waits_for_another_rebuild_is_told(shop: Shop) -> None:
+    shop.damage()
+    with Server(Endpoint(shop.engine.url)) as server:
+        journal = Journal(server)
+        journal.prepare()
+        target = QName(shop.database, "daily")
+        journal.locks.acquire(lease_name(target), "one who died", lease_seconds=2.5)
+    found = shop.call(str(target), "--all", "--json")
+    assert found.exit_code == 0, found.output
+    assert len(json.loads(found.stdout)["windows"]) == 4
+    waits, *windows = found.stderr.splitlines()
+    assert waits.startswith(f"lock rebuild {target}: waiting, ") and "for one who died#" in waits
+    assert len(windows) == 4, "statements are for logs"
     assert shop.sums()[0] == 96
 
 
