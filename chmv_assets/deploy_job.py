@@ -99,7 +99,7 @@ def plan_metadata(plan: Plan) -> dict[str, dg.MetadataValue]:
         for one in plan.changes
     )
     impacts = "\n".join(
-        f"| {one.name} | {_cell(one.how)} | {one.partitions} | {one.rows} | {one.size} |" for one in plan.impacts
+        f"| {one.name} | {_cell(one.how)} | {one.partitions} | {one.rows} | {one.size} |" for one in plan.touched
     )
     found: dict[str, dg.MetadataValue] = {
         "chmv/plan": dg.MetadataValue.text(plan.plan_id),

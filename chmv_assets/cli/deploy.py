@@ -95,7 +95,7 @@ def _print_plan(plan: Plan, *, steps: bool = False) -> None:
             out.print(f"{'':15}{_one_line(sql)}", style="cyan", highlight=False, markup=False)
     _print_cutovers(plan, steps)
     if plan.impacts:
-        rows = [(str(one.name), one.how, one.partitions or "", one.rows or "", _size(one.size)) for one in plan.impacts]
+        rows = [(str(one.name), one.how, one.partitions or "", one.rows or "", _size(one.size)) for one in plan.touched]
         out.print(table("what it touches", ("object", "how", "partitions", "rows", "size"), rows))
     out.print(
         f"Plan {plan.plan_id}: {_count(len(plan.changes), 'change')}, {_count(len(plan.cutovers), 'cutover')}, risk: {plan.risk}.",
@@ -106,29 +106,31 @@ def _print_plan(plan: Plan, *, steps: bool = False) -> None:
 def _print_cutovers(plan: Plan, steps: bool) -> None:
     if not plan.cutovers:
         return
-    out = console()
+    from chmv_assets.core.deploy.cutover_plan import is_fresh
+
+    out, created = console(), plan.created()
     rows = [
         (
             at,
             ", ".join(map(str, one.targets)) or "none",
             ", ".join(str(s.view) for s in one.switches) or "none",
-            ", ".join(map(str, one.roots)),
+            "none: new tables" if is_fresh(created, one) else ", ".join(map(str, one.roots)),
         )
         for at, one in enumerate(plan.cutovers, start=1)
     ]
     out.print(
         table(
-            "cutovers, each behind one gate",
-            ("", "computed anew", "views exchanged", "writers that wait a moment"),
+            "cutovers, each behind one gate where there are writers",
+            ("", "targets", "views", "writers that wait a moment"),
             rows,
         )
     )
     if steps:
-        from chmv_assets.core.deploy.cutover_plan import is_fresh, plan_fresh
+        from chmv_assets.core.deploy.cutover_plan import plan_fresh
         from chmv_assets.deploy import catalog_of
         from resources.deploy.cutover import explain_cutover
 
-        catalog, created = catalog_of(plan), plan.created()
+        catalog = catalog_of(plan)
         for at, one in enumerate(plan.cutovers, start=1):
             shown = plan_fresh(one) if is_fresh(created, one) else explain_cutover(catalog, one)
             for number, step in enumerate(shown, start=1):

@@ -128,6 +128,14 @@ class Plan:
         return worst(tuple(change.risk for change in self.changes))
 
     @property
+    def touched(self) -> tuple[Impact, ...]:
+        """The impacts as people read them: what happens to an object stands once, however many changes are the cause."""
+        found: dict[tuple[QName, str], Impact] = {}
+        for one in self.impacts:
+            found.setdefault((one.name, one.how), one)
+        return tuple(found.values())
+
+    @property
     def is_empty(self) -> bool:
         return not self.changes
 

@@ -1,4 +1,4 @@
-"""What a plan touches: tables that are computed anew with their size, and who reads a column that changes. Pure."""
+"""What a plan touches of what is there: tables that are computed anew with their size, and who reads a column that changes. Pure."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from chmv_assets.core.catalog import Catalog
 from chmv_assets.core.deploy.changes import Change, Cutover, Impact
+from chmv_assets.core.deploy.cutover_plan import is_fresh
 from chmv_assets.core.names import QName
 
 _VERBS = {
@@ -32,7 +33,10 @@ def build_impacts(
 ) -> tuple[Impact, ...]:
     """Who is touched by each change, how, and how much there is of it."""
     found: dict[tuple[QName, QName, str], Impact] = {}
-    for impact in (*_recomputed(cutovers, held), *_edges(declared, changes, held), *_columns(declared, live, changes)):
+    created = frozenset(one.name for one in changes if one.action == "create")
+    shut = [one for one in cutovers if not is_fresh(created, one)]
+    sized = (*_leaving(changes, held), *_recomputed(shut, held), *_edges(declared, live, changes, held))
+    for impact in (*sized, *_columns(declared, live, changes)):
         found.setdefault((impact.cause, impact.name, impact.how), impact)
     return tuple(found.values())
 
@@ -40,6 +44,12 @@ def build_impacts(
 def _sized(cause: QName, name: QName, how: str, held: Mapping[QName, Held]) -> Impact:
     there = held.get(name, Held(0, 0, 0))
     return Impact(cause=cause, name=name, how=how, partitions=there.partitions, rows=there.rows, size=there.size)
+
+
+def _leaving(changes: Sequence[Change], held: Mapping[QName, Held]) -> Iterator[Impact]:
+    for change in changes:
+        if change.action == "drop" and not change.late:
+            yield _sized(change.name, change.name, "is put aside with its rows", held)
 
 
 def _recomputed(cutovers: Sequence[Cutover], held: Mapping[QName, Held]) -> Iterator[Impact]:
@@ -52,11 +62,11 @@ def _recomputed(cutovers: Sequence[Cutover], held: Mapping[QName, Held]) -> Iter
             yield Impact(cause=cause, name=root, how="its writers wait for a moment")
 
 
-def _edges(catalog: Catalog, changes: Sequence[Change], held: Mapping[QName, Held]) -> Iterator[Impact]:
-    """Direct neighbours downstream, by the kind of their edge."""
+def _edges(declared: Catalog, live: Catalog, changes: Sequence[Change], held: Mapping[QName, Held]) -> Iterator[Impact]:
+    """Direct neighbours downstream, by the kind of their edge; what is not there yet is not touched."""
     changed = {one.name for one in changes if one.action not in ("none",)}
-    for edge in catalog.edges:
-        if edge.source in changed and edge.kind != "writes":
+    for edge in declared.edges:
+        if edge.source in changed and edge.kind != "writes" and edge.dest in live.objects:
             yield _sized(edge.source, edge.dest, f"{edge.source} {_VERBS[edge.kind]} it", held)
 
 

@@ -151,7 +151,7 @@ def _drop(sides: Sides, name: QName) -> Change:
     if base.kind in ("view", "dictionary", "refreshable_view"):
         word = "DICTIONARY" if base.kind == "dictionary" else "TABLE"
         return replace(base, late=(f"DROP {word} IF EXISTS {name.sql} SYNC",))
-    return base  # the table itself is kept aside
+    return replace(base, why=f"{base.why}; it is put aside with its rows until the soak time is over")
 
 
 def _change(sides: Sides, made: Object, differences: Sequence[Difference]) -> Change:
