@@ -19,7 +19,7 @@ from chmv_assets.cli.output import console, hush, print_json, say, table, told
 from chmv_assets.core.errors import ChmvError, RebuildRefused
 from chmv_assets.core.model import Object
 from chmv_assets.core.settings_values import FEEDS, PROTOCOLS, FeedChoice, Protocol
-from chmv_assets.core.window_text import parse_window
+from chmv_assets.core.window_text import parse_window, render_window
 from chmv_assets.core.windows import Window, periods
 from chmv_assets.pipeline import Pipeline, load_pipeline
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 Windows = Sequence[Window | None]
 Publish = Callable[[Window | None], "Published"]
+Name = Callable[[Window | None], str]
 Explain = Callable[[Window | None], "tuple[Protocol, str, Sequence[object]]"]
 
 
@@ -93,6 +94,7 @@ def rebuild_command(
     pipeline = load_pipeline(ddl_folder(ddl)).require_sound()
     node = pipeline.catalog.get(target)
     wanted: Protocol = protocol or pipeline.settings.policy(node.name).protocol
+    name = _names_in(pipeline.settings.timezone)
     given = None if every else windows_of(pipeline, node, window_text, wanted)
     with (
         Server(endpoint_from_environment()) as server,
@@ -101,9 +103,9 @@ def rebuild_command(
         windows = _every_window(rebuilder, pipeline, node, wanted) if given is None else given
         if dry_run:
             explain = partial(rebuilder.explain, node, protocol=wanted, feed=feed, downstream=downstream)
-            _explain(explain, node, windows, as_json)
+            _explain(explain, node, windows, name, as_json)
         else:
-            _rebuild(partial(_publish, rebuilder, node, wanted, feed, downstream), node, windows, as_json)
+            _rebuild(partial(_publish, rebuilder, node, wanted, feed, downstream), node, windows, name, as_json)
 
 
 def _publish(
@@ -143,31 +145,36 @@ def _every_window(rebuilder: Rebuilder, pipeline: Pipeline, node: Object, protoc
     return list(reversed(fetch_windows(server, pipeline.catalog, node, None, pipeline.settings.timezone)))
 
 
-def _explain(explain: Explain, node: Object, windows: Windows, as_json: bool) -> None:
+def _names_in(zone: str) -> Name:
+    """What windows are called: as `--window` takes them."""
+    return lambda window: "whole" if window is None else render_window(window, zone)
+
+
+def _explain(explain: Explain, node: Object, windows: Windows, name: Name, as_json: bool) -> None:
     plans = [(window, *explain(window)) for window in windows]
     if as_json:
         document = [
-            {"window": _name(window), "protocol": chosen, "why": why, "steps": [str(step) for step in steps]}
+            {"window": name(window), "protocol": chosen, "why": why, "steps": [str(step) for step in steps]}
             for window, chosen, why, steps in plans
         ]
         print_json({"target": str(node.name), "plans": document})
         return
     out = console()
     for window, chosen, why, steps in plans:
-        out.print(f"{node.name} {_name(window)}: {chosen}, because {why}", style="bold", highlight=False, markup=False)
+        out.print(f"{node.name} {name(window)}: {chosen}, because {why}", style="bold", highlight=False, markup=False)
         for number, step in enumerate(steps, start=1):
             out.print(f"  {number:>2}. {step}", highlight=False, markup=False)
 
 
-def _rebuild(publish: Publish, node: Object, windows: Windows, as_json: bool) -> None:
+def _rebuild(publish: Publish, node: Object, windows: Windows, name: Name, as_json: bool) -> None:
     """Window by window; what was done is printed whatever happens."""
-    done: list[tuple[Window | None, Published]] = []
+    done: list[tuple[str, Published]] = []
     error = ""
     caught: list[int] = []
     try:
         with _interruptible(caught):
             for number, window in enumerate(windows, start=1):
-                done.append((window, publish(window)))
+                done.append((name(window), publish(window)))
                 say(_line(node, *done[-1], number, len(windows)))
     except KeyboardInterrupt:
         by = signal.Signals(caught[-1]).name if caught else "SIGINT"
@@ -178,10 +185,10 @@ def _rebuild(publish: Publish, node: Object, windows: Windows, as_json: bool) ->
         error = str(failed)
         raise
     finally:
-        left = windows[len(done) :]
+        left = [name(window) for window in windows[len(done) :]]
         if as_json:
             windows_done = [_document(window, one) for window, one in done]
-            rest = {"left": [_name(window) for window in left], "error": error} if left else {}
+            rest = {"left": left, "error": error} if left else {}
             print_json({"target": str(node.name), "windows": windows_done, **rest})
         else:
             _print(node, done, left)
@@ -207,30 +214,30 @@ def _interruptible(caught: list[int]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _line(node: Object, window: Window | None, one: Published, number: int, count: int) -> str:
+def _line(node: Object, window: str, one: Published, number: int, count: int) -> str:
     return (
-        f"{node.name} {_name(window)}: {one.protocol}, {one.rows_before} → {one.rows_after} rows, {one.seconds:.1f} s "
+        f"{node.name} {window}: {one.protocol}, {one.rows_before} → {one.rows_after} rows, {one.seconds:.1f} s "
         f"({number} of {count})"
     )
 
 
-def _document(window: Window | None, one: Published) -> dict[str, object]:
+def _document(window: str, one: Published) -> dict[str, object]:
     return {
-        "window": _name(window), "protocol": one.protocol, "why": one.why, "partitions": list(one.partitions),
+        "window": window, "protocol": one.protocol, "why": one.why, "partitions": list(one.partitions),
         "rows_before": one.rows_before, "rows_after": one.rows_after, "tries": one.tries,
         "gate_seconds": round(one.gate_seconds, 3), "seconds": round(one.seconds, 3),
         "downstream": [str(name) for name in one.downstream],
     }  # fmt: skip
 
 
-def _print(node: Object, done: Sequence[tuple[Window | None, Published]], left: Windows) -> None:
+def _print(node: Object, done: Sequence[tuple[str, Published]], left: Sequence[str]) -> None:
     """The table of what was done, and what was not."""
     out = console()
     if done:
         columns = ("window", "protocol", "rows before", "rows after", "tries", "gate s", "seconds", "why")
         rows = [
             (
-                _name(window), one.protocol, one.rows_before, one.rows_after, one.tries, round(one.gate_seconds, 2),
+                window, one.protocol, one.rows_before, one.rows_after, one.tries, round(one.gate_seconds, 2),
                 round(one.seconds, 2), one.why,
             )
             for window, one in done
@@ -243,13 +250,9 @@ def _print(node: Object, done: Sequence[tuple[Window | None, Published]], left: 
             f"{node.name}: neither it nor its sources hold any rows, so there is nothing to rebuild.", highlight=False
         )
     if left and len(left) + len(done) > 1:
-        span = _name(left[0]) if len(left) == 1 else f"{_name(left[0])} back to {_name(left[-1])}"
+        span = left[0] if len(left) == 1 else f"{left[0]} back to {left[-1]}"
         out.print(f"{_windows(len(left))} not rebuilt: {span}", style="yellow", highlight=False)
 
 
 def _windows(count: int) -> str:
     return f"{count} window{'' if count == 1 else 's'}"
-
-
-def _name(window: Window | None) -> str:
-    return f"{window.start:%Y-%m-%dT%H:%M}/{window.end:%Y-%m-%dT%H:%M}" if window is not None else "whole"

@@ -17,7 +17,7 @@ from chmv_assets.cli.options import json_option, window_option
 from chmv_assets.cli.output import console, print_json, table
 from chmv_assets.core.errors import ChmvError
 from chmv_assets.core.model import Object
-from chmv_assets.core.window_text import parse_window
+from chmv_assets.core.window_text import parse_window, render_window
 from chmv_assets.core.windows import Window
 from chmv_assets.pipeline import Pipeline, load_pipeline
 
@@ -77,9 +77,9 @@ def reconcile_command(
             answer["spark"] = {"status": _overall(opinions), "windows": [_document(one) for one in opinions]}
         print_json(answer)
     else:
-        _print(node, found)
+        _print(node, found, pipeline.settings.timezone)
         if opinions is not None:
-            _print(node, opinions, by="Spark over their sources")
+            _print(node, opinions, pipeline.settings.timezone, by="Spark over their sources")
     differs = opinions is not None and _overall(opinions) == "different"
     raise SystemExit(_EXIT_CODES["different" if differs else _overall(found)])
 
@@ -134,12 +134,9 @@ def _time(moment: datetime) -> str:
     return moment.isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def _shown(window: Window | None) -> str:
-    if window is None:
-        return "all"
-    whole_days = all(f"{moment:%H:%M:%S}" == "00:00:00" for moment in (window.start, window.end))
-    form = "%Y-%m-%d" if whole_days else "%Y-%m-%d %H:%M"
-    return f"{window.start:{form}} – {window.end:{form}}"
+def _shown(window: Window | None, zone: str) -> str:
+    """What a window is called: as `--window` takes it."""
+    return "all" if window is None else render_window(window, zone)
 
 
 def _document(one: Reconciled) -> dict[str, object]:
@@ -169,14 +166,14 @@ def _document(one: Reconciled) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _print(node: Object, found: Sequence[Reconciled], by: str = "its views") -> None:
+def _print(node: Object, found: Sequence[Reconciled], zone: str, by: str = "its views") -> None:
     out = console()
     empty = [one for one in found if one.status == "equal" and not one.keys]
     shown = [one for one in found if one not in empty] or found[:1]
     columns = ("window", "status", "keys", "deficit", "excess", "changed", "seconds")
     rows = [
         (
-            _shown(one.window), f"[{_COLOURS[one.status]}]{one.status}[/]", one.keys, one.deficit, one.excess, one.changed,
+            _shown(one.window, zone), f"[{_COLOURS[one.status]}]{one.status}[/]", one.keys, one.deficit, one.excess, one.changed,
             round(one.seconds, 2),
         )
         for one in shown
@@ -192,9 +189,9 @@ def _print(node: Object, found: Sequence[Reconciled], by: str = "its views") -> 
         by_sentence.setdefault(one.sentence(), []).append(one)
     for sentence, alike in by_sentence.items():
         others = f" and {len(alike) - 1} more" if len(alike) > 1 else ""
-        line = f"{_shown(alike[0].window)}{others}: {sentence}."
+        line = f"{_shown(alike[0].window, zone)}{others}: {sentence}."
         out.print(line, style=_COLOURS[alike[0].status], highlight=False, markup=False)
-    _print_samples([one for one in found if one.samples])
+    _print_samples([one for one in found if one.samples], zone)
     for line in dict.fromkeys(
         f"Not compared: {left.column} – {left.reason}." for one in found for left in one.left_out
     ):
@@ -203,9 +200,9 @@ def _print(node: Object, found: Sequence[Reconciled], by: str = "its views") -> 
         out.print(line, style="dim", highlight=False, markup=False)
 
 
-def _print_samples(found: Sequence[Reconciled]) -> None:
+def _print_samples(found: Sequence[Reconciled], zone: str) -> None:
     rows = [
-        (_shown(one.window), s.kind, *(escape(_pairs(part)) for part in (s.key, s.expected, s.actual)))
+        (_shown(one.window, zone), s.kind, *(escape(_pairs(part)) for part in (s.key, s.expected, s.actual)))
         for one in found
         for s in one.samples
     ]

@@ -46,6 +46,21 @@ def parse_window(text: str, zone: str = "UTC") -> Window:
     return Window(start, end)
 
 
+def render_window(window: Window, zone: str = "UTC") -> str:
+    """Write a window in a zone as `parse_window` reads it, as short as it can be; one that cannot be written so, with its ends.
+
+    >>> render_window(parse_window("2026-11-14T06..2026-11-14T23")), render_window(parse_window("2026-11-01..2026-11-30"))
+    ('2026-11-14T06..2026-11-14T23', '2026-11')
+    """
+    sides = [moment.astimezone(ZoneInfo(zone)) for moment in (window.start, window.end - timedelta(microseconds=1))]
+    for form in ("%Y-%m", "%Y-%m-%d", "%Y-%m-%dT%H", "%Y-%m-%dT%H:%M"):
+        first, last = (f"{side:{form}}" for side in sides)
+        text = first if first == last else f"{first}..{last}"
+        if parse_window(text, zone) == window:
+            return text
+    return str(window)
+
+
 def _period(whole: str, text: str, zone: str) -> tuple[datetime, datetime]:
     for form, unit in _FORMS:
         try:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
 from itertools import pairwise
+from zoneinfo import ZoneInfo
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from chmv_assets.core.cadence import UNITS, PartitionScheme, Unit, WeekMode, nests
+from chmv_assets.core.window_text import parse_window, render_window
 from chmv_assets.core.windows import (
     Window,
     ch_partitions,
@@ -48,6 +50,21 @@ def test_every_instant_has_one_key_whose_window_holds_it(
     window = window_of_key(key_of(instant, unit, zone, week_mode), unit, zone, week_mode)
     assert window.start <= instant < window.end
     assert keys(window, unit, zone, week_mode) == (key_of(instant, unit, zone, week_mode),)
+
+
+@given(instants, units, zones, week_modes)
+def test_a_window_is_read_back_as_it_is_written(instant: datetime, unit: Unit, zone: str, week_mode: WeekMode) -> None:
+    """Only an hour that is there twice cannot be written as people write hours."""
+    window = window_of_key(key_of(instant, unit, zone, week_mode), unit, zone, week_mode)
+    text = render_window(window, zone)
+    if text == str(window):
+        assert unit == "hour" and len({moment.astimezone(ZoneInfo(zone)).utcoffset() for moment in around(window)}) > 1
+    else:
+        assert parse_window(text, zone) == window
+
+
+def around(window: Window) -> list[datetime]:
+    return [window.start + timedelta(hours=hours) for hours in (-2, -1, 0, 1, 2)]
 
 
 @given(windows, units, zones)

@@ -209,7 +209,7 @@ def test_command_tells_equal_different_and_unknown_apart(place: Place, monkeypat
     assert found == {f"2026-10-0{day}": {2: (3, 0), 4: (0, 1)}.get(day, (0, 0)) for day in range(1, 6)}
     assert document["windows"][3]["samples"][0]["key"] == {"day": "2026-10-04", "page": "p9"}
     code, text = reconcile(place, "--window", "2026-10-03")
-    assert code == 0 and "2026-10-03 – 2026-10-04" in text and "2026-10-02" not in text
+    assert code == 0 and "│ 2026-10-03 │" in text and "2026-10-02" not in text
     place.bench.run("DROP TABLE {db}.daily_mv SYNC")
     place.bench.run("DROP TABLE {db}.hits SYNC")
     code, text = reconcile(place, "--window", "2026-10-03")
