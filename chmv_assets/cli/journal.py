@@ -12,6 +12,8 @@ from rich.markup import escape
 
 from chmv_assets.cli.options import json_option
 from chmv_assets.cli.output import console, print_json, table, told
+from chmv_assets.core.deficits import load_window
+from chmv_assets.core.window_text import render_window
 
 if TYPE_CHECKING:
     from resources.journal import Journal
@@ -33,7 +35,7 @@ _WATERMARK_COLUMNS = {
 }  # fmt: skip
 _BATCH_COLUMNS = {name: name for name in ("batch", "source", "status", "slices", "rows", "owner", "detail")}
 _REBUILD_COLUMNS = {
-    "target": "target", "window": "window", "protocol": "protocol", "status": "status", "step": "step", "since": "updated",
+    "target": "target", "window (UTC)": "window", "protocol": "protocol", "status": "status", "step": "step", "since": "updated",
     "by": "owner", "lock held by": "holder", "detail": "detail",
 }  # fmt: skip
 
@@ -75,7 +77,14 @@ def _tell(
 def _cell(field: str, value: object) -> object:
     if field == "status":
         return f"[{_STATUSES[str(value)]}]{value}[/]" if value in _STATUSES else value
+    if field == "window":
+        value = _span(str(value))
     return escape(value) if isinstance(value, str) else value
+
+
+def _span(key: str) -> str:
+    """A window as people write it; what else a rebuild was of (all of a target, a cutover) as it is."""
+    return render_window(load_window(key)) if "/" in key else key
 
 
 @click.command("watermarks")

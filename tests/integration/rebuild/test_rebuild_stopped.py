@@ -101,9 +101,10 @@ def test_rebuilds_are_listed_with_those_that_need_a_look_first(
     journal = Journal(server)
     journal.prepare()
     steps = (Step("drain", target), Step("publish", target))
+    windows = ["2026-07-01T06:00:00+00:00/2026-07-01T07:00:00+00:00", "all", "cutover", "2026-07-01T00:00:00+00:00/2026-08-01T00:00:00+00:00"]  # fmt: skip
     for number, status in enumerate(("running", "unverified", "published", "rolled_back")):
         record = RebuildRecord(
-            rebuild_id=f"{database}{number}", target=target, window=f"w{number}", protocol="gated", status=status,  # type: ignore[arg-type]
+            rebuild_id=f"{database}{number}", target=target, window=windows[number], protocol="gated", status=status,  # type: ignore[arg-type]
             steps=steps, step=1, version=journal.versions.next(), owner="somebody",
         )  # fmt: skip
         journal.run(write_rebuild(record))
@@ -115,6 +116,9 @@ def test_rebuilds_are_listed_with_those_that_need_a_look_first(
     assert {one["status"] for one in rebuilds[2:]} == {"published", "rolled_back"}
     assert {one["step"] for one in rebuilds} == {"2 of 2: publish"} and {one["holder"] for one in rebuilds} == {""}
     assert all(one["updated"] for one in rebuilds)
+    assert {one["window"] for one in rebuilds} == set(windows)
+    table = runner.invoke(main, ["rebuilds", "--target", str(target)], env=environ).output
+    assert all(f"│ {window} " in table for window in ("2026-07-01T06", "all", "cutover", "2026-07")), table
     shown = runner.invoke(main, ["rebuilds", "--target", str(target), "--limit", "1"], env=environ)
     assert shown.exit_code == 0 and "rebuilds: 1" in shown.output
     none = runner.invoke(main, ["rebuilds", "--target", "no.where"], env=environ)
