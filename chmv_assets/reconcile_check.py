@@ -20,6 +20,7 @@ from chmv_assets.core.errors import ChmvError
 from chmv_assets.core.model import Object
 from chmv_assets.core.names import QName
 from chmv_assets.core.watermarks import Watermark, seal
+from chmv_assets.core.window_text import name_window
 from chmv_assets.core.windows import Window
 from chmv_assets.pipeline import Pipeline
 from resources.clickhouse import Server
@@ -46,7 +47,9 @@ def judge_target(
     found: list[Reconciled] = []
     for window in windows:
         found.append(reconciler.run(target, window))
-        log(f"{target.name} {window or 'whole'}: {found[-1].sentence()} ({len(found)} of {len(windows)} windows)")
+        log(
+            f"{target.name} {name_window(window, pipeline.settings.timezone)}: {found[-1].sentence()} ({len(found)} of {len(windows)} windows)"
+        )
     sealed = _seal(journal, pipeline, target, found, marks, log)
     return build_judgement(found, sealed, chosen, was_materialized=was_materialized)
 

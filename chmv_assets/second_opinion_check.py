@@ -14,6 +14,7 @@ from chmv_assets.check_steps import Judgement, checks_definition, declared_targe
 from chmv_assets.collector import collector_paused
 from chmv_assets.core.model import Object
 from chmv_assets.core.names import QName
+from chmv_assets.core.window_text import name_window
 from chmv_assets.failures import told_to_dagster
 from chmv_assets.pipeline import Pipeline
 from chmv_assets.reconcile_check import build_judgement, choose_windows
@@ -83,6 +84,6 @@ def _judge(
     for window in windows:
         found.append(opinion.run(target, window))
         context.log.info(
-            f"{target.name} {window or 'whole'}: Spark says: {found[-1].sentence()} ({len(found)} of {len(windows)})"
+            f"{target.name} {name_window(window, pipeline.settings.timezone)}: Spark says: {found[-1].sentence()} ({len(found)} of {len(windows)})"
         )
     return build_judgement(found, 0, chosen, was_materialized=False)

@@ -19,7 +19,7 @@ from chmv_assets.cli.output import console, hush, print_json, say, table, told
 from chmv_assets.core.errors import ChmvError, RebuildRefused
 from chmv_assets.core.model import Object
 from chmv_assets.core.settings_values import FEEDS, PROTOCOLS, FeedChoice, Protocol
-from chmv_assets.core.window_text import parse_window, render_window
+from chmv_assets.core.window_text import name_window, parse_window
 from chmv_assets.core.windows import Window, periods
 from chmv_assets.pipeline import Pipeline, load_pipeline
 
@@ -94,7 +94,7 @@ def rebuild_command(
     pipeline = load_pipeline(ddl_folder(ddl)).require_sound()
     node = pipeline.catalog.get(target)
     wanted: Protocol = protocol or pipeline.settings.policy(node.name).protocol
-    name = _names_in(pipeline.settings.timezone)
+    name = partial(name_window, zone=pipeline.settings.timezone)
     given = None if every else windows_of(pipeline, node, window_text, wanted)
     with (
         Server(endpoint_from_environment()) as server,
@@ -143,11 +143,6 @@ def _every_window(rebuilder: Rebuilder, pipeline: Pipeline, node: Object, protoc
         return [None]
     server = rebuilder.executor.server
     return list(reversed(fetch_windows(server, pipeline.catalog, node, None, pipeline.settings.timezone)))
-
-
-def _names_in(zone: str) -> Name:
-    """What windows are called: as `--window` takes them."""
-    return lambda window: "whole" if window is None else render_window(window, zone)
 
 
 def _explain(explain: Explain, node: Object, windows: Windows, name: Name, as_json: bool) -> None:

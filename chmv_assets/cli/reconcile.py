@@ -17,7 +17,7 @@ from chmv_assets.cli.options import json_option, window_option
 from chmv_assets.cli.output import console, print_json, table
 from chmv_assets.core.errors import ChmvError
 from chmv_assets.core.model import Object
-from chmv_assets.core.window_text import parse_window, render_window
+from chmv_assets.core.window_text import name_window, parse_window
 from chmv_assets.core.windows import Window
 from chmv_assets.pipeline import Pipeline, load_pipeline
 
@@ -134,11 +134,6 @@ def _time(moment: datetime) -> str:
     return moment.isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def _shown(window: Window | None, zone: str) -> str:
-    """What a window is called: as `--window` takes it."""
-    return "all" if window is None else render_window(window, zone)
-
-
 def _document(one: Reconciled) -> dict[str, object]:
     counts = one.counts
     return {
@@ -173,7 +168,7 @@ def _print(node: Object, found: Sequence[Reconciled], zone: str, by: str = "its 
     columns = ("window", "status", "keys", "deficit", "excess", "changed", "seconds")
     rows = [
         (
-            _shown(one.window, zone), f"[{_COLOURS[one.status]}]{one.status}[/]", one.keys, one.deficit, one.excess, one.changed,
+            name_window(one.window, zone), f"[{_COLOURS[one.status]}]{one.status}[/]", one.keys, one.deficit, one.excess, one.changed,
             round(one.seconds, 2),
         )
         for one in shown
@@ -189,7 +184,7 @@ def _print(node: Object, found: Sequence[Reconciled], zone: str, by: str = "its 
         by_sentence.setdefault(one.sentence(), []).append(one)
     for sentence, alike in by_sentence.items():
         others = f" and {len(alike) - 1} more" if len(alike) > 1 else ""
-        line = f"{_shown(alike[0].window, zone)}{others}: {sentence}."
+        line = f"{name_window(alike[0].window, zone)}{others}: {sentence}."
         out.print(line, style=_COLOURS[alike[0].status], highlight=False, markup=False)
     _print_samples([one for one in found if one.samples], zone)
     for line in dict.fromkeys(
@@ -202,7 +197,7 @@ def _print(node: Object, found: Sequence[Reconciled], zone: str, by: str = "its 
 
 def _print_samples(found: Sequence[Reconciled], zone: str) -> None:
     rows = [
-        (_shown(one.window, zone), s.kind, *(escape(_pairs(part)) for part in (s.key, s.expected, s.actual)))
+        (name_window(one.window, zone), s.kind, *(escape(_pairs(part)) for part in (s.key, s.expected, s.actual)))
         for one in found
         for s in one.samples
     ]

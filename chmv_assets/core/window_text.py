@@ -46,6 +46,11 @@ def parse_window(text: str, zone: str = "UTC") -> Window:
     return Window(start, end)
 
 
+def name_window(window: Window | None, zone: str = "UTC") -> str:
+    """What a window is called where people read it; without one it is all of a target."""
+    return "whole" if window is None else render_window(window, zone)
+
+
 def render_window(window: Window, zone: str = "UTC") -> str:
     """Write a window in a zone as `parse_window` reads it, as short as it can be; one that cannot be written so, with its ends.
 

@@ -15,6 +15,7 @@ from chmv_assets.core.errors import RecoveryFailed
 from chmv_assets.core.model import Object
 from chmv_assets.core.names import QName
 from chmv_assets.core.rebuild_plan import find_downstream
+from chmv_assets.core.window_text import name_window
 from chmv_assets.core.windows import Window
 from chmv_assets.pipeline import Pipeline
 from chmv_assets.rebuilders import open_rebuilder
@@ -54,7 +55,7 @@ def repair_windows(
 
     `mended` is the view that was put right before, if this is the repair of a view.
     """
-    done = Repaired()
+    done, zone = Repaired(), site.pipeline.settings.timezone
     with open_rebuilder(site.pipeline, site.server, site.log, f"run {site.run_id}".strip()) as rebuilder:
         for node in affected_targets(site.pipeline, target):
             protocol = site.pipeline.settings.policy(node.name).protocol
@@ -64,7 +65,7 @@ def repair_windows(
                 done.rows_before += result.rows_before
                 done.rows_after += result.rows_after
                 site.did(
-                    f"rebuilt {node.name} {window or 'whole'}: rows {result.rows_before} → {result.rows_after}, "
+                    f"rebuilt {node.name} {name_window(window, zone)}: rows {result.rows_before} → {result.rows_after}, "
                     f"{result.seconds:.2f} s, {result.protocol}"
                 )
     done.reconciled = verify_windows(site, done.rebuilt, mended)
@@ -78,9 +79,8 @@ def verify_windows(
 
     After the repair of a view a difference may be another view's: rows go past it until it is mended too, and its own repair compares them then.
     """
-    reconciler = Reconciler(
-        site.server, site.pipeline.catalog, site.pipeline.settings.timezone, cluster=site.journal.cluster
-    )
+    zone = site.pipeline.settings.timezone
+    reconciler = Reconciler(site.server, site.pipeline.catalog, zone, cluster=site.journal.cluster)
     equal, wrong = 0, []
 
     @cache
@@ -90,13 +90,13 @@ def verify_windows(
     for name, window in windows:
         found: Reconciled = reconciler.run(site.pipeline.catalog.objects[name], window)
         if found.status == "different" and (others := others_into(name)):
-            site.did(f"{name} {window or 'whole'}: {found.sentence()}. Left to the repair of {others}")
+            site.did(f"{name} {name_window(window, zone)}: {found.sentence()}. Left to the repair of {others}")
         elif found.status == "different":
-            wrong.append(f"{name} {window or 'whole'}: {found.sentence()}")
+            wrong.append(f"{name} {name_window(window, zone)}: {found.sentence()}")
         elif found.status == "equal":
             equal += 1
         else:
-            site.log(f"{name} {window or 'whole'}: {found.sentence()}")
+            site.log(f"{name} {name_window(window, zone)}: {found.sentence()}")
     if wrong:
         raise RecoveryFailed(
             f"repair: {len(wrong)} of {len(windows)} window(s) differ from their query after the rebuild but wanted all equal: {'; '.join(wrong[:5])}. "
