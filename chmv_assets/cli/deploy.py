@@ -239,9 +239,9 @@ def apply_command(
 
 def _tell(progress: Progress) -> None:
     if progress.step:
-        say(f"    {progress.step}")
+        say(f"    {progress.step}" if not progress.side_by_side else f"    {progress.title}: {progress.step}")
     elif progress.done < progress.of:
-        say(f"{progress.done + 1} of {progress.of}: {progress.title}")
+        say(f"{progress.begun} of {progress.of}: {progress.title}")
 
 
 def _print_applied(applied: Applied, as_json: bool) -> None:

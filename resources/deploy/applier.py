@@ -51,10 +51,12 @@ _GONE_ALREADY = (
 class Progress:
     """What is told while it goes on."""
 
+    begun: int  # units; one that begins is the newest of these
     done: int
     of: int
     title: str
     step: str = ""  # within a cutover
+    side_by_side: bool = False  # with other units
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,16 +77,35 @@ class _Teller:
 
     of: int
     on_progress: Callable[[Progress], None]
+    begun: int = 0
     done: int = 0
+    side_by_side: bool = False
     _one_at_a_time: threading.Lock = field(default_factory=threading.Lock)
+
+    def begin(self, title: str) -> None:
+        with self._one_at_a_time:
+            self.begun += 1
+            self._tell(title, "")
 
     def tell(self, title: str, step: str = "") -> None:
         with self._one_at_a_time:
-            self.on_progress(Progress(done=self.done, of=self.of, title=title, step=step))
+            self._tell(title, step)
 
-    def end(self) -> None:
+    def end(self, units: int = 1) -> None:
         with self._one_at_a_time:
-            self.done += 1
+            self.done += units
+
+    def skip(self, units: int) -> None:
+        """What was done by who stopped."""
+        self.begun += units
+        self.end(units)
+
+    def _tell(self, title: str, step: str) -> None:
+        self.on_progress(
+            Progress(
+                begun=self.begun, done=self.done, of=self.of, title=title, step=step, side_by_side=self.side_by_side
+            )
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +230,7 @@ class Applier:
         gate_seconds = 0.0
         for wave in waves:
             if told.done + sum(map(len, wave)) <= record.step:  # done by who stopped
-                told.done += sum(map(len, wave))
+                told.skip(sum(map(len, wave)))
                 continue
             begun_at = told.done
             try:
@@ -233,7 +254,8 @@ class Applier:
 
     def _run_wave(self, wave: Wave, task: _Task) -> float:
         """All lines of a wave, side by side where there are several; gives the seconds for which writers waited. The first failure is raised when all have ended, with what others could not take back."""
-        if len(wave) == 1 or self._lanes == 1:
+        task.told.side_by_side = len(wave) > 1 and self._lanes > 1
+        if not task.told.side_by_side:
             return sum(self._do(unit, task) for line in wave for unit in line)
 
         half_done: list[CutoverHalfDone] = []
@@ -268,7 +290,7 @@ class Applier:
 
     def _do(self, unit: Unit, task: _Task) -> float:
         """One unit; gives the seconds for which writers waited."""
-        task.told.tell(unit.title)
+        task.told.begin(unit.title)
         waited = 0.0
         if unit.kind == "statement":
             self._run(unit)
