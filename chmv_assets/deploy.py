@@ -24,6 +24,7 @@ from chmv_assets.live import build_live_catalog, compare_replicas, compare_with_
 from chmv_assets.pipeline import Pipeline, read_sources
 from resources.clickhouse import Server
 from resources.deploy import Applier, DeployStore, Progress
+from resources.deploy.forgotten import fetch_forgotten
 from resources.executor import Executor
 from resources.introspect import LiveObject, fetch_objects, fetch_writing_databases
 from resources.journal import cluster_from_environment, open_journal
@@ -53,9 +54,12 @@ def _plan(
     live, objects = build_live_catalog(server, sorted(databases | fetch_writing_databases(server, databases)))
     texts = {one.name: without_gates(one.sql) for one in objects}
     names = list(declared.declared())
+    comparisons = compare_with_live(declared, objects, server, names)
+    is_empty = not doubtful and all(one.state == "equal" for one in comparisons.values())
     sides = Sides(
-        declared=declared, live=live, comparisons=compare_with_live(declared, objects, server, names),
+        declared=declared, live=live, comparisons=comparisons,
         texts=texts, held=_held(server, objects), owned_before=tuple(owned_before),
+        forgotten={} if is_empty else fetch_forgotten(server, declared, live, sorted(declared.objects), zone),
         databases=frozenset(str(name) for (name,) in server.rows("SELECT name FROM system.databases")),
     )  # fmt: skip
     made_at = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -154,6 +158,7 @@ def make_rollback(server: Server, deploy: str = "") -> Plan:
         raise DeployRefused(
             "deployment: found none in the journal but wanted one to take back. `chmv deploys` lists them."
         )
+    record = store.taken_back_by(record)
     plan = without_slots(store.plan_of(record))
     before = store.plan_before(record, plan.owned)
     mended = _mended(plan, before)
@@ -164,8 +169,11 @@ def make_rollback(server: Server, deploy: str = "") -> Plan:
     declared = build_catalog(files, default_database=plan.database).require_sound()
     gone = [change.name for change in changed.values() if not change.before and change.name not in views]
     # Who died behind a gate may have published rows of the new queries while all texts are still those of before.
-    half_done = [name for cutover in plan.cutovers for name in cutover.targets] if record.status != "done" else []
-    doubtful = [name for name in half_done if name in declared.objects]
+    half_done = [plan] if record.status != "done" else []
+    half_done += store.plans([one.deploy_id for one in store.attempts_at(record.deploy_id)]).values()
+    doubtful = sorted(
+        {name for one in half_done for cutover in one.cutovers for name in cutover.targets} & set(declared.objects)
+    )
     back = _plan(server, declared, gone, folder, plan.timezone, rolls_back=record.deploy_id, doubtful=doubtful)
     kept = {name for name, _ in store.kept()}
     return replace(back, changes=tuple(_from_kept(change, record.deploy_id, kept) for change in back.changes))

@@ -67,20 +67,31 @@ def plan_command(ddl: Path | None, out: Path | None, steps: bool, as_json: bool)
     else:
         _print_plan(without_slots(seal_plan(plan)), steps=steps)
         if out is not None:
-            say(f"Written to {out}. Apply it with `chmv apply {out}`.")
+            say(_how_to_apply(plan, out))
     if plan.changes or plan.untold:
         raise SystemExit(2 if plan.changes else 3)
+
+
+def _how_to_apply(plan: Plan, out: Path) -> str:
+    if plan.risk == "manual":
+        return f"Written to {out}. It cannot be applied as it is: what is `manual` is left to people."
+    permission = {"rewrites data": " --allow-rewrite", "destructive": " --allow-destructive"}.get(plan.risk, "")
+    return f"Written to {out}. Apply it with `chmv apply {out}{permission}`."
 
 
 def _print_plan(plan: Plan, *, steps: bool = False) -> None:
     out = console()
     for one in plan.untold:
         out.print(f"{one.name}: cannot tell, {one.why}.", style="yellow", highlight=False, markup=False)
-    if plan.is_empty:
+    if plan.is_empty and not plan.cutovers:
         out.print(
             f"Nothing to do: {len(plan.owned)} objects are what the folder declares.", style="green", highlight=False
         )
         return
+    if plan.is_empty:
+        out.print(
+            "No object differs. Targets that a deployment may have left half done are computed anew.", highlight=False
+        )
     for change in plan.changes:
         out.print(f"{change.risk:>13}  ", style=_STYLES[change.risk], end="", highlight=False)
         out.print(f"{change.name} ({change.kind.replace('_', ' ')}): {change.why}", highlight=False, markup=False)

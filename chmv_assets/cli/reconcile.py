@@ -65,7 +65,7 @@ def reconcile_command(
     """
     try:
         pipeline = load_pipeline(ddl_folder(ddl)).require_sound()
-        node = pipeline.catalog.get(target)
+        node = _require_target(pipeline, pipeline.catalog.get(target))
         window = parse_window(window_text, pipeline.settings.timezone) if window_text else None
         found, opinions = _run(pipeline, node, window, with_spark=second == "spark")
     except ChmvError as error:
@@ -84,6 +84,20 @@ def reconcile_command(
     raise SystemExit(_EXIT_CODES["different" if differs else _overall(found)])
 
 
+def _require_target(pipeline: Pipeline, node: Object) -> Object:
+    """What views write into; anything else has nothing that it could be compared with."""
+    if pipeline.catalog.views_into(node.name):
+        return node
+    what = node.kind.replace("_", " ")
+    if node.target is not None:
+        raise ChmvError(
+            f"{what} {node.name}: found a view but wanted the target that it writes. What all of its views give is compared there. Name {node.target}."
+        )
+    raise ChmvError(
+        f"{what} {node.name}: found no view that writes into it but wanted a target. There is nothing to compare it with. `chmv graph` shows targets."
+    )
+
+
 def _overall(found: Sequence[Reconciled]) -> str:
     statuses = {one.status for one in found}
     return "different" if "different" in statuses else "cannot tell" if "cannot tell" in statuses else "equal"
@@ -93,11 +107,16 @@ def _run(
     pipeline: Pipeline, node: Object, window: Window | None, *, with_spark: bool
 ) -> tuple[list[Reconciled], list[Reconciled] | None]:
     from resources.clickhouse import Server, endpoint_from_environment
+    from resources.introspect import fetch_existing
     from resources.journal import cluster_from_environment
     from resources.reconcile import Reconciler
     from resources.reconcile_windows import fetch_windows
 
     with Server(endpoint_from_environment()) as server:
+        if node.kind == "table" and not fetch_existing(server, [node.name]):
+            raise ChmvError(
+                f"target {node.name}: is declared but not on the server. Nothing can be compared. `chmv plan` shows what is missing."
+            )
         windows = fetch_windows(server, pipeline.catalog, node, window, pipeline.settings.timezone)
         catalog, zone, cluster = pipeline.catalog, pipeline.settings.timezone, cluster_from_environment()
         reconciler = Reconciler(server, catalog, zone, cluster=cluster)

@@ -9,7 +9,7 @@ import click
 
 from chmv_assets.cli.catalog import ddl_folder, ddl_option
 from chmv_assets.cli.options import json_option, window_option
-from chmv_assets.cli.output import console, print_json, say, told
+from chmv_assets.cli.output import console, hush, print_json, say, told
 from chmv_assets.core.errors import RecoveryFailed
 from chmv_assets.core.model import VIEW_KINDS, Object
 from chmv_assets.core.recovery import Ask, Outcome, RecoveryRecord
@@ -57,7 +57,7 @@ def recover_command(
     pipeline = load_pipeline(ddl_folder(ddl)).require_sound()
     ask = build_ask(pipeline, pipeline.catalog.get(subject), since, window_text, damage, int(time.time() * 1000))
     with Server(endpoint_from_environment()) as server:
-        site = RecoverySite(pipeline, server, open_journal(server), say)
+        site = RecoverySite(pipeline, server, open_journal(server), say, trace=hush)
         outcome, record = carry_out(site, ask, handler_of(ask.kind))
     if as_json:
         print_json(_document(outcome, record))

@@ -77,8 +77,13 @@ def plan_feed(
     server_zone: str,
     now: datetime,
     archive: QName | None = None,
+    *,
+    partly: bool = False,
 ) -> Feed:
-    """Plan how a view's share of a window is computed from its source (or its archive), or refuse with the reason."""
+    """Plan how a view's share of a window is computed from its source (or its archive), or refuse with the reason.
+
+    Who asks for all of a target, and leaves alone what its source has forgotten, is content with what the source has: `partly`.
+    """
     target = catalog.objects[view.target] if view.target is not None else view
     trigger = catalog.trigger_of(view.name)
     source = catalog.objects.get(trigger) if trigger is not None else None
@@ -93,7 +98,7 @@ def plan_feed(
     _require_parts(view, target, "whose partitions can be replaced")
     scheme = catalog.schemes.get(target.name)
     if window is None or scheme is None:
-        if archive is None:
+        if archive is None and not partly:
             _refuse_forgotten(view, source, target, now)
         return Feed(
             view=view, target=target, source=source, window=None, time_column="", source_filter="", archive=archive

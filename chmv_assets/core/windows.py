@@ -268,6 +268,25 @@ def partition_value(scheme: PartitionScheme, partition_text: str) -> str | None:
     return value.split(".", 1)[0] if scheme.value_type == "datetime64" else value
 
 
+def begins_before(
+    scheme: PartitionScheme,
+    partition_text: str,
+    moment: datetime,
+    location_timezone: str,
+    server_timezone: str | None = None,
+) -> bool | None:
+    """Tell whether the period of a partition, by its text in `system.parts.partition`, begins before a moment; None if the text has another shape.
+
+    Texts of one scheme sort as their periods do. Of two equal local hours the first one counts.
+    """
+    value = partition_value(scheme, partition_text)
+    if value is None:
+        return None
+    until = Window(moment - timedelta(hours=2), moment + timedelta(microseconds=1))
+    nearest = ch_partitions(until, scheme, location_timezone, server_timezone=server_timezone)
+    return value < nearest[-1].value or any(value == one.value and one.start < moment for one in nearest)
+
+
 # --- windows in SQL ------------------------------------------------------------------------------------------------
 
 

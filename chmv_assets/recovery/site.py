@@ -28,11 +28,12 @@ class RecoverySite:
     log: Log
     run_id: str = ""
     clock: Callable[[], float] = time.time
+    trace: Log | None = None  # every statement; where nobody says, with the rest
     steps: list[str] = field(default_factory=list)  # what was done so far, in sentences
 
     @cached_property
     def executor(self) -> Executor:
-        return Executor(self.server, log=self.log, cluster=self.journal.cluster)
+        return Executor(self.server, log=self.log, trace=self.trace, cluster=self.journal.cluster)
 
     def did(self, sentence: str) -> None:
         """Note a step: it goes to the log now and to the run's page in the end."""

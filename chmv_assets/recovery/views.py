@@ -15,6 +15,7 @@ from chmv_assets.core.errors import RecoveryFailed
 from chmv_assets.core.model import VIEW_KINDS, Object
 from chmv_assets.core.outages import Outage
 from chmv_assets.core.recovery import Ask, Outcome
+from chmv_assets.core.window_text import name_window
 from chmv_assets.core.windows import Window
 from chmv_assets.recovery.arrivals import MARGIN_MS, drain_inserts, find_windows
 from chmv_assets.recovery.isolation import dry_run, isolate, route_readers, take_off, told_isolated
@@ -129,8 +130,9 @@ def find_unarrived(site: RecoverySite, view: Object, since_ms: int | None, arriv
     found: list[Window] = []
     for window in align(site.pipeline, target, find_windows(site, view, since_ms, by_arrival=False)):
         if window is not None and window not in sure and reconciler.run(target, window).status == "different":
+            named = name_window(window, settings.timezone)
             site.did(
-                f"{target.name} {window} differs although nothing arrived there by {settings.policy(trigger).arrival}; rebuilt too"
+                f"{target.name} {named} differs although nothing arrived there by {settings.policy(trigger).arrival}; rebuilt too"
             )
             found.append(window)
     return found

@@ -56,7 +56,8 @@ def repair_windows(
     `mended` is the view that was put right before, if this is the repair of a view.
     """
     done, zone = Repaired(), site.pipeline.settings.timezone
-    with open_rebuilder(site.pipeline, site.server, site.log, f"run {site.run_id}".strip()) as rebuilder:
+    origin = f"run {site.run_id}" if site.run_id else ""
+    with open_rebuilder(site.pipeline, site.server, site.log, origin, trace=site.trace) as rebuilder:
         for node in affected_targets(site.pipeline, target):
             protocol = site.pipeline.settings.policy(node.name).protocol
             for window in align(site.pipeline, node, windows):

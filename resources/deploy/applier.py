@@ -141,8 +141,9 @@ class Applier:
         """A plan from its beginning; refused if the server moved since, or if something in it was not permitted."""
         with self._alone():
             self._clear_away()
-            unfinished = self.store.unfinished(plan.scope)
-            if unfinished is not None and unfinished.deploy_id != plan.rolls_back:
+            given_up = self.store.attempts_at(plan.rolls_back)
+            ended_by_this = {plan.rolls_back, *(one.deploy_id for one in given_up)}
+            if (unfinished := self.store.unfinished(plan.scope, but=ended_by_this)) is not None:
                 raise DeployRefused(
                     f"deployment {unfinished.deploy_id}: found it unfinished after step {unfinished.step} but wanted no other one before this. "
                     "Go on with it (`chmv apply --resume`) or take it back (`chmv rollback`)."
@@ -176,9 +177,12 @@ class Applier:
             return applied
 
     def _close(self, deploy: str) -> None:
-        """A deployment that was taken back is over."""
-        record = self.store.find(deploy)
-        self.store.note(record, "rolled_back", record.step, "taken back")
+        """A deployment that was taken back is over, and so are the tries to take it back that failed."""
+        for record, how in (
+            (self.store.find(deploy), "taken back"),
+            *((one, "given up") for one in self.store.attempts_at(deploy)),
+        ):
+            self.store.note(record, "rolled_back", record.step, how)
 
     def _alone(self) -> AbstractContextManager[Lease]:
         seconds = self.lease_seconds

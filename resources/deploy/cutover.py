@@ -15,6 +15,7 @@ from chmv_assets.core.catalog import Catalog
 from chmv_assets.core.cluster import STORAGE_PREFIX
 from chmv_assets.core.deploy.changes import Cutover, Switch
 from chmv_assets.core.deploy.cutover_plan import plan_cutover
+from chmv_assets.core.deploy.forgotten import find_irrecoverable
 from chmv_assets.core.deploy.texts import create_if_missing, find_standing, with_name
 from chmv_assets.core.errors import ChmvError, CutoverHalfDone, DeployRefused, RebuildDisturbed
 from chmv_assets.core.gate import GATE_SECONDS, MARGIN_SECONDS
@@ -27,6 +28,7 @@ from chmv_assets.core.render_create import statement_of
 from chmv_assets.core.whole import Part
 from chmv_assets.process_identity import new_rebuild_id
 from resources.clickhouse import Server
+from resources.deploy.forgotten import Memory
 from resources.deploy.hooks import attach_detached, clear_hook, require_hook
 from resources.deploy.kept import KeptCopies, uuid_of
 from resources.deploy.verify import verify_scratch
@@ -78,9 +80,10 @@ def cut_over(bench: Workbench, journal: Journal, cutover: Cutover, deploy_id: st
             kept.tidy()
             standing = _as_it_stands(bench.executor.server, cutover) if kept.are_there() else cutover
             run = _prepare(bench, cutover, rebuild_id)
+            memory = _remember(bench, cutover)
             carrier = CutoverRun(
                 bench, journal, leases, run, on_step, ColdShares(bench, hot), cutover=standing, deploy_id=deploy_id, subject=subjects[0],
-                kept=kept,
+                kept=kept, memory=memory,
             )  # fmt: skip
             carrier.cold.check = carrier.check_leases
             try:
@@ -120,12 +123,20 @@ def _prepare(bench: Workbench, cutover: Cutover, rebuild_id: str) -> Prepared:
     bench.begin()
     feeds: dict[QName, tuple[Feed, QName]] = {}
     for _, views, scratch in layers:
-        feeds |= {view.name: (bench.feed(view, None)[0], scratch) for view in views}
+        feeds |= {view.name: (bench.feed(view, None, partly=True)[0], scratch) for view in views}
     bench.shaped_like.update({name: scratch for name, _, scratch in layers if name in cutover.storage})
     return Prepared(
         rebuild_id=rebuild_id, protocol="whole", targets={name: bench.catalog.objects[name] for name, _, _ in layers}, window=None,
         feeds=feeds, steps=plan_cutover(bench.catalog, layers, cutover.roots, [one.view for one in cutover.switches]), states=(),
     )  # fmt: skip
+
+
+def _remember(bench: Workbench, cutover: Cutover) -> Memory:
+    """Refuse to lose what only the targets hold; the plan has said so, unless the sources have forgotten more since."""
+    memory = Memory.of(bench, cutover.targets)
+    if why := find_irrecoverable(memory.forgotten(cutover.targets), cutover):
+        raise DeployRefused(f"{cutover.title}: {why}. Nothing was changed.")
+    return memory
 
 
 @dataclass
@@ -136,6 +147,7 @@ class CutoverRun(GatedRun):
     deploy_id: str = field(kw_only=True)
     subject: QName = field(kw_only=True)
     kept: KeptCopies = field(kw_only=True)
+    memory: Memory = field(kw_only=True)
     not_restored: dict[QName, str] = field(default_factory=dict)  # what the way back could not put right, and why
     _frozen: dict[QName, list[Part]] = field(default_factory=dict)  # source → parts that are computed before the gate
     _swapped: list[tuple[Object, str]] = field(default_factory=list)  # begun; with the identity of the table before
@@ -233,9 +245,21 @@ class CutoverRun(GatedRun):
             self._exchange(made)
         else:
             self.kept.link(made, lambda: self._check_time(target))
+            stays = self._stays(target)
             self._swapped.append((made, ""))
-            self.bench.swap(made, None, [self._scratch_of(target)], lambda: self._check_time(target, begun=True))
+            scratches, check_time = [self._scratch_of(target)], partial(self._check_time, target, begun=True)
+            self.bench.swap(made, None, scratches, check_time, stays)
         self._published.append(target)
+
+    def _stays(self, target: QName) -> tuple[str, ...]:
+        """Partitions that its sources have forgotten by now, behind the gate."""
+        lost = self.memory.forgotten([target]).get(target)
+        if lost is None:
+            return ()
+        self.bench.executor.log(
+            f"{target}: {len(lost.partitions)} partition(s) with {lost.rows} rows stay as they are, since {lost.why}"
+        )
+        return lost.partitions
 
     def _exchange(self, made: Object) -> None:
         """The new table takes the name in one statement; the old one is kept aside."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from chmv_assets.core.deploy.changes import Plan
 from chmv_assets.core.deploy.codec import decode_plan, encode_plan
 from chmv_assets.core.deploy.deploy_journal import (
+    ENDED,
     KEPT_PREFIX,
     PLANS,
     DeployRecord,
@@ -87,12 +88,27 @@ class DeployStore:
         before, _ = self._first_of("owned", [one for one in records[at + 1 :] if one.status == "done"], owned)
         return self.plan_of(before) if before is not None else None
 
-    def unfinished(self, owned: Collection[QName] | None = None) -> DeployRecord | None:
+    def unfinished(self, owned: Collection[QName] | None = None, but: Collection[str] = ()) -> DeployRecord | None:
         """The deployment that somebody began and did not end; with `owned`, of a folder that declares one of these."""
-        open_ones = self.read(statuses=("running", "failed"))
+        open_ones = [one for one in self.read(statuses=("running", "failed")) if one.deploy_id not in but]
         if owned is None or not open_ones:
             return open_ones[0] if open_ones else None
         return self._first_of("scope", open_ones, owned)[0]
+
+    def attempts_at(self, deploy: str) -> list[DeployRecord]:
+        """The deployments that were begun to take one back and did not end."""
+        open_ones = self.read(statuses=("running", "failed")) if deploy else []
+        plans = self.plans([one.deploy_id for one in open_ones])
+        return [one for one in open_ones if one.deploy_id in plans and plans[one.deploy_id].rolls_back == deploy]
+
+    def taken_back_by(self, record: DeployRecord) -> DeployRecord:
+        """What it means to take a deployment back: if it is itself a way back that failed, from a deployment that failed, that one."""
+        while record.status not in ENDED and (earlier := self.plan_of(record).rolls_back):
+            found = self.find(earlier)
+            if found.status in ENDED:  # it stood as it was wanted, and does so again
+                break
+            record = found
+        return record
 
     def _first_of(
         self, what: str, records: Sequence[DeployRecord], names: Collection[QName]

@@ -160,6 +160,11 @@ class Rebuilder(Workbench):
         if self.rebuildable_views(target):
             return
         what = target.kind.replace("_", " ")
+        if target.kind == "refreshable_view":
+            raise RebuildRefused(
+                f"{what} {target.name}: found a view that refreshes as a whole but wanted a target that inserts fill. It has no windows of its own. "
+                f"Materialize it, or run `chmv recover {target.name}`: both refresh it."
+            )
         if target.target is not None:
             raise RebuildRefused(
                 f"{what} {target.name}: found a view but wanted the target that it writes. Windows are replaced there, from all of its views. "

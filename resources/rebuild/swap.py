@@ -39,8 +39,9 @@ def swap(
     window: Window | None,
     scratches: Sequence[QName],
     before_chunk: Callable[[], None] = lambda: None,
+    stays: Collection[str] = (),
 ) -> Swapped:
-    """Publish what the scratches hold together; partitions that became empty go.
+    """Publish what the scratches hold together; partitions that became empty go, those that `stays` names by their ids are left as they are.
 
     `before_chunk` is asked before every handful of partitions whether there is time for it.
     """
@@ -51,8 +52,8 @@ def swap(
     found = fetch_partitions(bench.executor.server, [*scratches, held])
     mine = {name: bench.of_window(states, target, partitions) for name, states in found.items()}
     by_share = [{state.partition_id for state in mine.get(scratch, ()) if state.rows} for scratch in scratches]
-    ready = sorted(set().union(*by_share))
-    stale = sorted({state.partition_id for state in mine.get(held, ())} - set(ready))
+    ready = sorted(set().union(*by_share) - set(stays))
+    stale = sorted({state.partition_id for state in mine.get(held, ())} - {*ready, *stays})
     if not ready and stale:
         _require_scratches(target, fetch_existing(bench.executor.server, scratches), scratches)
         _check_emptying(bench, target, window)

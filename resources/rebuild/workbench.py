@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -246,17 +246,20 @@ class Workbench:
         for view in views:
             if view.kind == "refreshable_view":
                 raise RebuildRefused(
-                    f"target {target.name}: is written by {view.name}, which refreshes it as a whole. Materialize that view instead."
+                    f"target {target.name}: is written by {view.name}, which refreshes it as a whole. Materialize that view instead, or run "
+                    f"`chmv recover {view.name}`."
                 )
         return views
 
-    def feed(self, view: Object, window: Window | None) -> tuple[Feed, tuple[ChPartition, ...]]:
+    def feed(
+        self, view: Object, window: Window | None, *, partly: bool = False
+    ) -> tuple[Feed, tuple[ChPartition, ...]]:
         scheme = self.catalog.scheme(view.name)
         covered, partitions = covered_window(scheme, window, self.timezone, self.server_zone)
         trigger = self.catalog.trigger_of(view.name)
         archive = self.archives.get(trigger) if trigger is not None else None
         zones = self.timezone, self.server_zone
-        feed = plan_feed(self.catalog, view, covered, *zones, self.now(), archive)
+        feed = plan_feed(self.catalog, view, covered, *zones, self.now(), archive, partly=partly)
         self.real_name(feed.target.name)
         return feed, partitions
 
@@ -363,9 +366,10 @@ class Workbench:
         window: Window | None,
         scratches: Sequence[QName],
         before_chunk: Callable[[], None] = lambda: None,
+        stays: Collection[str] = (),
     ) -> Swapped:
-        """Publish what the scratches hold together; partitions that became empty go."""
-        return swap(self, target, window, scratches, before_chunk)
+        """Publish what the scratches hold together; partitions that became empty go, those that are named stay as they are."""
+        return swap(self, target, window, scratches, before_chunk, stays)
 
 
 def _made_of(feed: Feed, state: SourceState) -> list[object]:

@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chmv_assets.core.cadence import UNITS, PartitionScheme, Unit, WeekMode, nests
+from chmv_assets.core.truncation import ValueType
 from chmv_assets.core.window_text import parse_window, render_window
 from chmv_assets.core.windows import (
     Window,
+    begins_before,
     ch_partitions,
     key_of,
     keys,
@@ -106,3 +108,36 @@ def test_the_partitions_of_a_window_are_those_that_overlap_it(
     assert found[-1].start < window.end <= found[-1].end
     assert all(left.end == right.start for left, right in pairwise(found))
     assert len({partition.partition_id for partition in found}) == len(found)
+
+
+VALUES: dict[Unit, list[ValueType]] = {
+    "hour": ["datetime"],
+    "day": ["datetime", "date", "yyyymmdd"],
+    "month": ["datetime", "date", "yyyymm"],
+}
+
+
+@given(instants, st.data(), zones, st.integers(-40 * 86400, 40 * 86400))
+def test_a_partition_begins_before_a_moment_as_its_text_says(
+    instant: datetime, data: st.DataObject, zone: str, seconds: int
+) -> None:
+    """Only of two local hours that are written alike the text says that of the first."""
+    unit = data.draw(st.sampled_from(sorted(VALUES)))
+    kind = data.draw(st.sampled_from(VALUES[unit]))
+    dimensions = data.draw(st.sampled_from([(), ("country",)]))
+    scheme = PartitionScheme(
+        unit=unit, column="ts", column_type=f"DateTime('{zone}')", expression="e", value_type=kind, timezone=zone, dimensions=dimensions, position=len(dimensions),
+    )  # fmt: skip
+    (partition,) = ch_partitions(Window(instant, instant + timedelta(microseconds=1)), scheme, "UTC")
+    moments = [
+        instant + timedelta(seconds=seconds),
+        partition.start,
+        partition.end,
+        partition.start + timedelta(hours=1),
+    ]
+    text = f"('DE','{partition.value}')" if dimensions else partition.value
+    twin = ch_partitions(Window(partition.start - timedelta(hours=1), partition.start), scheme, "UTC")[-1]
+    start = twin.start if twin.value == partition.value else partition.start
+    for moment in moments:
+        assert begins_before(scheme, text, moment, "UTC") == (start < moment)
+    assert begins_before(scheme, "(1,2,3)", instant, "UTC") is None

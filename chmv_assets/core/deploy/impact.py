@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from chmv_assets.core.catalog import Catalog
 from chmv_assets.core.deploy.changes import Change, Cutover, Impact
 from chmv_assets.core.deploy.cutover_plan import is_fresh
+from chmv_assets.core.deploy.forgotten import Forgotten
 from chmv_assets.core.names import QName
 
 _VERBS = {
@@ -29,13 +30,22 @@ class Held:
 
 
 def build_impacts(
-    declared: Catalog, live: Catalog, changes: Sequence[Change], cutovers: Sequence[Cutover], held: Mapping[QName, Held]
+    declared: Catalog,
+    live: Catalog,
+    changes: Sequence[Change],
+    cutovers: Sequence[Cutover],
+    held: Mapping[QName, Held],
+    forgotten: Mapping[QName, Forgotten] | None = None,
 ) -> tuple[Impact, ...]:
     """Who is touched by each change, how, and how much there is of it."""
     found: dict[tuple[QName, QName, str], Impact] = {}
     created = frozenset(one.name for one in changes if one.action == "create")
     shut = [one for one in cutovers if not is_fresh(created, one)]
-    sized = (*_leaving(changes, held), *_recomputed(shut, held), *_edges(declared, live, changes, held))
+    sized = (
+        *_leaving(changes, held),
+        *_recomputed(shut, held, forgotten or {}),
+        *_edges(declared, live, changes, held),
+    )
     for impact in (*sized, *_columns(declared, live, changes)):
         found.setdefault((impact.cause, impact.name, impact.how), impact)
     return tuple(found.values())
@@ -52,12 +62,17 @@ def _leaving(changes: Sequence[Change], held: Mapping[QName, Held]) -> Iterator[
             yield _sized(change.name, change.name, "is put aside with its rows", held)
 
 
-def _recomputed(cutovers: Sequence[Cutover], held: Mapping[QName, Held]) -> Iterator[Impact]:
+def _recomputed(
+    cutovers: Sequence[Cutover], held: Mapping[QName, Held], forgotten: Mapping[QName, Forgotten]
+) -> Iterator[Impact]:
     for cutover in cutovers:
         cause = cutover.switches[0].view if cutover.switches else (cutover.targets or cutover.roots)[0]
         for target in cutover.targets:
             how = "computed anew as another table" if target in cutover.storage else "computed anew"
             yield _sized(cause, target, how, held)
+            if lost := forgotten.get(target):
+                how = f"of that, stays as it is, since {lost.why}"
+                yield Impact(cause=cause, name=target, how=how, partitions=len(lost.partitions), rows=lost.rows)
         for root in cutover.roots:
             yield Impact(cause=cause, name=root, how="its writers wait for a moment")
 

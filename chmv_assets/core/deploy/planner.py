@@ -16,6 +16,7 @@ from chmv_assets.core.compare import Comparison, Difference
 from chmv_assets.core.deploy.alters import is_replaced, render_alters
 from chmv_assets.core.deploy.changes import Change, Cutover, Plan, Risk, Untold
 from chmv_assets.core.deploy.cutovers import build_cutovers, find_unfit
+from chmv_assets.core.deploy.forgotten import Forgotten, find_irrecoverable
 from chmv_assets.core.deploy.impact import Held, build_impacts
 from chmv_assets.core.deploy.texts import create_if_missing, create_or_replace
 from chmv_assets.core.model import Object
@@ -34,6 +35,7 @@ class Sides:
     comparisons: Mapping[QName, Comparison]
     texts: Mapping[QName, str]  # what the server says each object is
     held: Mapping[QName, Held] = field(default_factory=dict)  # what tables hold
+    forgotten: Mapping[QName, Forgotten] = field(default_factory=dict)  # what targets hold and their sources do not
     databases: frozenset[str] = frozenset()  # that are there
     owned_before: Sequence[QName] = ()  # what earlier plans declared
 
@@ -71,7 +73,7 @@ def build_plan(
     plan_id = hashlib.sha256(f"{live} {wanted}".encode()).hexdigest()[:12]
     return Plan(
         plan_id=plan_id, made_at=made_at, declared=wanted, live=live, changes=tuple(changes), cutovers=tuple(cutovers),
-        impacts=build_impacts(sides.declared, sides.live, changes, cutovers, sides.held), untold=tuple(untold), owned=tuple(sorted(mine)), digests=tuple((name, mine[name].digest) for name in sorted(mine)), scope=tuple(sorted(scope)),
+        impacts=build_impacts(sides.declared, sides.live, changes, cutovers, sides.held, sides.forgotten), untold=tuple(untold), owned=tuple(sorted(mine)), digests=tuple((name, mine[name].digest) for name in sorted(mine)), scope=tuple(sorted(scope)),
         rolls_back=rolls_back, folder=tuple(folder), timezone=timezone, database=sides.declared.default_database,
     )  # fmt: skip
 
@@ -220,7 +222,7 @@ def _refuse_unfit(sides: Sides, changes: list[Change], cutovers: list[Cutover]) 
     """Changes whose cutover cannot be done exactly are left to people, with the reason."""
     kept: list[Cutover] = []
     for cutover in cutovers:
-        why = find_unfit(sides.declared, sides.live, cutover)
+        why = find_unfit(sides.declared, sides.live, cutover) or find_irrecoverable(sides.forgotten, cutover)
         if not why:
             kept.append(cutover)
             continue

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
+
 from chmv_assets.core.catalog import Catalog, SourceFile, build_catalog
 from chmv_assets.core.deploy.changes import Change, Cutover, Impact, Plan, Switch
+from chmv_assets.core.deploy.forgotten import Edge, Forgotten
 from chmv_assets.core.deploy.impact import Held, build_impacts
 from chmv_assets.core.names import QName
 
@@ -50,6 +53,16 @@ def test_what_is_put_aside_is_told_with_its_size() -> None:
     gone = [change(T, "drop"), change(V, "drop", late=("DROP TABLE d.v",))]
     found = build_impacts(catalog(""), catalog(TABLES + VIEW), gone, [], HELD)
     assert hows(found) == [("t", "is put aside with its rows", 2, 20)]
+
+
+def test_what_the_source_has_forgotten_is_told_to_stay() -> None:
+    cutovers = [Cutover(roots=(S,), targets=(T,), switches=(Switch(view=V, after="CREATE"),))]
+    both = catalog(TABLES + VIEW)
+    edge = Edge(source=S, since=datetime(2026, 7, 1, tzinfo=timezone.utc), is_timed=True)
+    forgotten = {T: Forgotten(edge=edge, partitions=("202605", "202606"), rows=7)}
+    found = build_impacts(both, both, [change(V, "switch")], cutovers, HELD, forgotten)
+    why = "of that, stays as it is, since d.s keeps rows only since 2026-07-01 00:00 (TTL)"
+    assert hows(found)[:2] == [("t", "computed anew", 2, 20), ("t", why, 2, 7)]
 
 
 def test_people_read_once_what_happens_to_an_object() -> None:
