@@ -125,7 +125,7 @@ def _print_cutovers(plan: Plan, steps: bool) -> None:
             at,
             ", ".join(map(str, one.targets)) or "none",
             ", ".join(str(s.view) for s in one.switches) or "none",
-            "none: new tables" if is_fresh(created, one) else ", ".join(map(str, one.roots)),
+            "none: nothing to compute" if is_fresh(created, one) else ", ".join(map(str, one.roots)),
         )
         for at, one in enumerate(plan.cutovers, start=1)
     ]

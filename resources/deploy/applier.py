@@ -17,6 +17,7 @@ from functools import cached_property
 from chmv_assets.core.catalog import Catalog
 from chmv_assets.core.deploy.changes import Change, Cutover, Plan, Risk
 from chmv_assets.core.deploy.cutover_plan import is_fresh
+from chmv_assets.core.deploy.cutovers import find_unfit
 from chmv_assets.core.deploy.deploy_journal import DEPLOY_LOCK, DeployRecord, kept_name
 from chmv_assets.core.deploy.sealing import require_known_secrets
 from chmv_assets.core.deploy.waves import Line, Unit, Wave, build_waves
@@ -306,9 +307,11 @@ class Applier:
             def on_step(_number: int, step: Step) -> None:
                 task.told.tell(unit.title, str(step))
 
-            if is_fresh(task.created, unit.cutover) and adopt_fresh(bench, unit.cutover, on_step):
-                task.told.end()
-                return 0.0
+            if is_fresh(task.created, unit.cutover):
+                if adopt_fresh(bench, unit.cutover, on_step):
+                    task.told.end()
+                    return 0.0
+                _require_fit(task.catalog, unit.cutover)
             waited = self._cut_over(bench, unit.cutover, task, on_step)
         task.told.end()
         return waited
@@ -320,7 +323,10 @@ class Applier:
 
     def _see_them_fire(self, task: _Task) -> float:
         """Views that were made without a gate, over tables that were new: if the server lists one and does not fire it, they are made again behind one."""
-        fresh = [one for one in task.plan.cutovers if is_fresh(task.created, one)]
+        fresh = [
+            one for one in task.plan.cutovers
+            if is_fresh(task.created, one) and not find_unfit(task.catalog, task.catalog, one)
+        ]  # fmt: skip
         idle = find_unfired(self.executor, task.catalog, {root for one in fresh for root in one.roots})
         waited = 0.0
         for cutover in [one for one in fresh if not idle.isdisjoint(one.roots)]:
@@ -387,3 +393,12 @@ def require_permitted(plan: Plan, allowed: Collection[Risk]) -> None:
 
 def _names(changes: Sequence[Change]) -> str:
     return ", ".join(str(change.name) for change in changes)
+
+
+def _require_fit(catalog: Catalog, cutover: Cutover) -> None:
+    """Refuse where a writer was faster than the views over a new table, and what has passed them cannot be computed."""
+    if why := find_unfit(catalog, catalog, cutover):
+        raise DeployRefused(
+            f"{cutover.title}: rows arrived before its views were there but wanted none until then, since they cannot be computed afterwards: {why}. "
+            "Stop the writers, empty the new tables and go on with `chmv apply --resume`."
+        )

@@ -26,6 +26,22 @@ from resources.lanes import run_in_lanes
 
 SAMPLE_ROWS = 1000
 TRIAL_PREFIX = "trial."
+_FILES = {"_path": "String", "_file": "String", "_size": "Nullable(UInt64)", "_time": "Nullable(DateTime)"}
+_VIRTUAL = {
+    "kafka": {
+        "_topic": "LowCardinality(String)", "_key": "String", "_offset": "UInt64", "_timestamp": "Nullable(DateTime)",
+        "_timestamp_ms": "Nullable(DateTime64(3))", "_partition": "UInt64", "_headers.name": "Array(String)", "_headers.value": "Array(String)",
+        "_raw_message": "String", "_error": "String",
+    },
+    "rabbitmq": {
+        "_exchange_name": "String", "_channel_id": "String", "_delivery_tag": "UInt64", "_redelivered": "UInt8", "_message_id": "String",
+        "_timestamp": "UInt64", "_raw_message": "String", "_error": "String",
+    },
+    "nats": {"_subject": "String", "_raw_message": "String", "_error": "String"},
+    "filelog": {"_filename": "LowCardinality(String)", "_offset": "UInt64", "_raw_record": "String", "_error": "String"},
+    "s3queue": _FILES,
+    "azurequeue": _FILES,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +95,9 @@ def _check(executor: Executor, around: _Around, switch: Switch) -> Iterator[str]
         yield f"view {view.name}: found no declared source or target but wanted both. Declare them."
         return
     awaited = sorted(str(one.name) for one in view.references if one.name in around.made and one.name != source.name)
+    if target.kind == "inner_table":
+        executor.log(f"{view.name}: not tried, since it makes its own table")
+        return
     if awaited:
         executor.log(f"{view.name}: not tried, since {', '.join(awaited)} only comes with this plan")
         return
@@ -107,7 +126,7 @@ def _clones(
     )
     select = retarget(view, source.name, entry)
     try:
-        executor.run_ddl(f"trial of {view.name}", _null_table(entry, source.columns), session)
+        executor.run_ddl(f"trial of {view.name}", _null_table(entry, (*source.columns, *_virtual(source))), session)
         executor.run_ddl(f"trial of {view.name}", _null_table(end, target.columns), session)
         sql = f"CREATE MATERIALIZED VIEW {between.sql} TO {end.sql} AS {select}"
         executor.run_ddl(f"trial of {view.name}", sql, session)
@@ -115,6 +134,13 @@ def _clones(
     finally:
         for name in (between, end, entry):
             executor.drop_table(name)
+
+
+def _virtual(source: Object) -> tuple[Column, ...]:
+    """What a queue gives beside its columns; a Null table does not have them by itself."""
+    known = {column.name for column in source.columns}
+    found = _VIRTUAL.get(source.engine.lower(), {}) if source.kind == "queue" else {}
+    return tuple(Column(name=name, type=kind) for name, kind in found.items() if name not in known)
 
 
 def _null_table(name: QName, columns: tuple[Column, ...]) -> str:

@@ -76,6 +76,9 @@ class Cutover:
     targets: tuple[QName, ...]  # computed anew, in the order of their computation
     storage: tuple[QName, ...] = ()  # those of them that become another table
     switches: tuple[Switch, ...] = ()
+    entries: tuple[
+        QName, ...
+    ] = ()  # roots without rows of their own (Null, queues), if all that is wanted is new views
 
     @property
     def title(self) -> str:

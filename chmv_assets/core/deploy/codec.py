@@ -110,6 +110,7 @@ def _cutover(one: Cutover) -> dict[str, Any]:
             {"view": _name(s.view), "before": s.before, "after": s.after, "session": s.session}
             for s in one.switches
         ],
+        "entries": [_name(name) for name in one.entries],
     }  # fmt: skip
 
 
@@ -120,4 +121,5 @@ def _read_cutover(one: Mapping[str, Any]) -> Cutover:
             Switch(view=_read(s["view"]), before=s["before"], after=s["after"], session=s["session"])
             for s in one["switches"]
         ),
+        entries=tuple(map(_read, one.get("entries", ()))),  # plans of before had none
     )  # fmt: skip

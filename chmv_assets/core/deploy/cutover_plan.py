@@ -25,16 +25,20 @@ def online_views(catalog: Catalog, layers: Sequence[Layer]) -> list[Object]:
 
 
 def is_fresh(created: frozenset[QName], cutover: Cutover) -> bool:
-    """Whether a cutover only adds views over tables that the plan itself creates: there is nothing to compute, unless a writer is faster than we are."""
-    return not cutover.storage and created.issuperset(cutover.roots) and not any(one.before for one in cutover.switches)
+    """Whether a cutover only adds views over tables that the plan itself creates, or that hold no rows: there is nothing to compute, unless a writer is
+    faster than we are."""
+    has_rows = set(cutover.roots) - created - set(cutover.entries)
+    return not cutover.storage and not has_rows and not any(one.before for one in cutover.switches)
 
 
 def plan_fresh(cutover: Cutover) -> tuple[Step, ...]:
-    """The steps of such a one. An insert that was not seen by a view has ended when they are done, and has left a part."""
+    """The steps of such a one. An insert that was not seen by a view has ended when they are done, and has left a part, but in entries: those it fires from
+    then on."""
+    emptied = [root for root in cutover.roots if root not in cutover.entries]
     return (
         *(Step("switch", one.view) for one in cutover.switches),
-        *(Step("drain", root) for root in cutover.roots[:1]),
-        *(Step("require empty", root) for root in cutover.roots),
+        *(Step("drain", root) for root in emptied[:1]),
+        *(Step("require empty", root) for root in emptied),
     )
 
 

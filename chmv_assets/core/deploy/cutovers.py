@@ -7,6 +7,7 @@ a target that it is computed from is touched. Targets that hang together change 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from chmv_assets.core.catalog import Catalog
 from chmv_assets.core.deploy.changes import Change, Cutover, Switch
@@ -127,9 +128,33 @@ def _roots(declared: Catalog, live: Catalog, targets: Sequence[QName], switched:
     return tuple(sorted(found))
 
 
-def find_unfit(declared: Catalog, live: Catalog, cutover: Cutover) -> str:
-    """Why a cutover cannot be exact, as a sentence without its end; nothing if it can."""
+def is_entry(catalog: Catalog, table: QName) -> bool:
+    """Whether rows only pass through a table and come from outside: a Null table, Kafka and its kin."""
+    made = catalog.objects.get(table)
+    return made is not None and made.kind in ("null", "queue") and not catalog.views_into(table)
+
+
+def with_entries(declared: Catalog, created: frozenset[QName], cutover: Cutover) -> Cutover:
+    """Name the entries if a cutover only adds views that have missed nothing: those are fired from then on, and what is there stays.
+
+    Views behind the first ones come before them: no row reaches a table whose views are not there yet.
+    """
+    entries = tuple(root for root in cutover.roots if is_entry(declared, root))
+    if not entries or cutover.storage or any(one.before for one in cutover.switches):
+        return cutover
+    new = created | set(entries)
+    triggers = {one.view: declared.trigger_of(one.view) for one in cutover.switches}
+    if not new.issuperset(cutover.roots) or not all(trigger in new for trigger in triggers.values()):
+        return cutover
+    behind = sorted(cutover.switches, key=lambda one: triggers[one.view] in entries)
+    return replace(cutover, entries=entries, switches=tuple(behind))
+
+
+def find_unfit(declared: Catalog, live: Catalog, cutover: Cutover, *, is_fresh: bool = False) -> str:
+    """Why a cutover cannot be exact, as a sentence without its end; nothing if it can. One that `is_fresh` has nothing to compute."""
     for root in cutover.roots:
+        if is_fresh and root in cutover.entries:
+            continue
         node = declared.objects.get(root) or live.objects.get(root)
         if node is None or not node.engine.endswith("MergeTree"):
             what = node.engine if node is not None and node.engine else "not declared"
@@ -151,7 +176,7 @@ def find_unfit(declared: Catalog, live: Catalog, cutover: Cutover) -> str:
                     f"{target} is also written by {view.name}, which the folder does not declare, so its rows would be gone; "
                     "declare it (`chmv pull`) or drop it first"
                 )
-    for switch in cutover.switches:
+    for switch in () if is_fresh else cutover.switches:
         made = declared.objects.get(switch.view) or live.objects.get(switch.view)
         end = made.target if made is not None else None
         if end is not None and (declared.objects.get(end) or live.objects[end]).kind == "inner_table":

@@ -15,12 +15,14 @@ from chmv_assets.core.catalog import Catalog
 from chmv_assets.core.compare import Comparison, Difference
 from chmv_assets.core.deploy.alters import is_replaced, render_alters
 from chmv_assets.core.deploy.changes import Change, Cutover, Plan, Risk, Untold
-from chmv_assets.core.deploy.cutovers import build_cutovers, find_unfit
+from chmv_assets.core.deploy.cutover_plan import is_fresh
+from chmv_assets.core.deploy.cutovers import build_cutovers, find_unfit, is_entry, with_entries
 from chmv_assets.core.deploy.forgotten import Forgotten, find_irrecoverable
 from chmv_assets.core.deploy.impact import Held, build_impacts
 from chmv_assets.core.deploy.texts import create_if_missing, create_or_replace
 from chmv_assets.core.model import Object
 from chmv_assets.core.names import QName, quote_identifier, quote_string
+from chmv_assets.core.rebuild_plan import find_roots
 from chmv_assets.core.render_create import statement_of
 
 _OF_A_VIEW = {"COMMENT"}  # of an incremental view, and changed in place
@@ -149,11 +151,35 @@ def _drop(sides: Sides, name: QName) -> Change:
         why="the folder no longer declares it", before=sides.texts[name],
     )  # fmt: skip
     if base.kind == "materialized_view":
-        return replace(base, action="switch")
+        inner = sides.live.objects.get(made.target) if made is not None and made.target is not None else None
+        if inner is not None and inner.kind == "inner_table":
+            base = replace(base, why=f"{base.why}; its hidden table goes with it, with its rows")
+        elif not _is_only_entry(sides, name):
+            return replace(base, action="switch")
+        return replace(base, late=(f"DROP TABLE IF EXISTS {name.sql} SYNC",))
     if base.kind in ("view", "dictionary", "refreshable_view"):
         word = "DICTIONARY" if base.kind == "dictionary" else "TABLE"
         return replace(base, late=(f"DROP {word} IF EXISTS {name.sql} SYNC",))
     return replace(base, why=f"{base.why}; it is put aside with its rows until the soak time is over")
+
+
+def _is_only_entry(sides: Sides, view: QName) -> bool:
+    """Whether a view can simply go: no view writes on into its target, and its rows come from where no gate could be."""
+    trigger, target = sides.live.trigger_of(view), sides.live.objects[view].target
+    if trigger is None or (
+        target in sides.declared.objects and target is not None and sides.declared.views_into(target)
+    ):
+        return False
+    return all(is_entry(sides.live, root) for root in find_roots(sides.live, trigger) or (trigger,))
+
+
+def _tell_entry(sides: Sides, change: Change) -> Change:
+    """Of a new view over a table without rows: what it will hold."""
+    trigger = sides.declared.trigger_of(change.name) if change.action == "switch" else None
+    if trigger is None or not is_entry(sides.declared, trigger):
+        return change
+    why = f"it is not there; {trigger} holds no rows, so it is fired by what arrives from then on"
+    return replace(change, risk="safe", why=why)
 
 
 def _change(sides: Sides, made: Object, differences: Sequence[Difference]) -> Change:
@@ -219,11 +245,18 @@ def _list(before: str, whats: Iterable[str]) -> str:
 
 
 def _refuse_unfit(sides: Sides, changes: list[Change], cutovers: list[Cutover]) -> tuple[list[Change], list[Cutover]]:
-    """Changes whose cutover cannot be done exactly are left to people, with the reason."""
+    """Changes whose cutover cannot be done exactly are left to people, with the reason; where there is nothing to compute from, there is no cutover."""
     kept: list[Cutover] = []
-    for cutover in cutovers:
-        why = find_unfit(sides.declared, sides.live, cutover) or find_irrecoverable(sides.forgotten, cutover)
+    created = frozenset(one.name for one in changes if one.action == "create")
+    for made in cutovers:
+        if not made.switches and not made.storage and all(is_entry(sides.declared, root) for root in made.roots):
+            continue
+        cutover = with_entries(sides.declared, created, made)
+        why = find_unfit(sides.declared, sides.live, cutover, is_fresh=is_fresh(created, cutover))
+        why = why or find_irrecoverable(sides.forgotten, cutover)
         if not why:
+            if cutover.entries:
+                changes = [_tell_entry(sides, one) for one in changes]
             kept.append(cutover)
             continue
         names = {*(one.view for one in cutover.switches), *cutover.storage}
