@@ -9,7 +9,8 @@
     ├── ServerError          the server refused a statement; carries code, name and query id
     ├── ClusterRefused       a cluster that chmv cannot work on (core.cluster)
     ├── RebuildRefused       a window cannot be rebuilt safely; says why and what to do
-    │   └── RebuildDisturbed inserts kept arriving
+    │   ├── RebuildDisturbed inserts kept arriving
+    │   └── SourceForgot     a TTL has deleted rows that it would take
     ├── CutoverHalfDone      a cutover that failed and could not be taken back in full
     ├── RefreshFailed        a refreshable view that was not refreshed
     ├── RecoveryFailed       a repair that did not end with windows that are right
@@ -115,6 +116,10 @@ class RebuildRefused(ChmvError):
 
 class RebuildDisturbed(RebuildRefused):
     """Inserts kept arriving; another protocol, or another moment, may do."""
+
+
+class SourceForgot(RebuildRefused):
+    """A source's TTL has deleted rows of what should be computed; the target may still hold what they gave."""
 
 
 class DeployRefused(ChmvError):

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 from chmv_assets.core.cadence import PartitionScheme, narrows
 from chmv_assets.core.catalog import Catalog
-from chmv_assets.core.errors import RebuildRefused
+from chmv_assets.core.errors import RebuildRefused, SourceForgot
 from chmv_assets.core.lint import oldest_kept
 from chmv_assets.core.model import Object
 from chmv_assets.core.names import QName, quote_identifier, quote_string
@@ -183,7 +183,7 @@ def _article(source: Object) -> str:
 def _refuse_expired(view: Object, source: Object, window: Window, now: datetime) -> None:
     oldest = oldest_kept(source, now)
     if oldest is not None and window.start < oldest:
-        raise RebuildRefused(
+        raise SourceForgot(
             f"view {view.name}: the window starts {window.start:%Y-%m-%d %H:%M} but {source.name} keeps rows only since {oldest:%Y-%m-%d %H:%M} (TTL). "
             "A rebuild would replace complete numbers by partial ones. Replay it from the landing archive (`--feed replay`)."
         )
@@ -193,7 +193,7 @@ def _refuse_forgotten(view: Object, source: Object, target: Object, now: datetim
     """All of a target cannot come from a source that forgets sooner than it."""
     oldest, kept = oldest_kept(source, now), oldest_kept(target, now)
     if oldest is not None and (kept is None or kept < oldest):
-        raise RebuildRefused(
+        raise SourceForgot(
             f"view {view.name}: all of {target.name} was asked for but {source.name} keeps rows only since {oldest:%Y-%m-%d %H:%M} (TTL). "
             "A rebuild would replace complete numbers by partial ones. Rebuild windows that it still holds, or replay it from the "
             "landing archive (`--feed replay`)."

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
-from chmv_assets.core.errors import RecoveryFailed
+from chmv_assets.core.errors import RecoveryFailed, SourceForgot
 from chmv_assets.core.model import Object
 from chmv_assets.core.names import QName
 from chmv_assets.core.rebuild_plan import find_downstream
@@ -53,15 +53,23 @@ def repair_windows(
 ) -> Repaired:
     """Rebuild the windows of a target and of all that is downstream, then compare each; raises if one is not equal in the end.
 
-    `mended` is the view that was put right before, if this is the repair of a view.
+    `mended` is the view that was put right before, if this is the repair of a view. Windows that begin before a source remembers stay as they are and are
+    told, if there are others: they would hold up the rest for ever.
     """
     done, zone = Repaired(), site.pipeline.settings.timezone
     origin = f"run {site.run_id}" if site.run_id else ""
     with open_rebuilder(site.pipeline, site.server, site.log, origin, trace=site.trace) as rebuilder:
         for node in affected_targets(site.pipeline, target):
             protocol = site.pipeline.settings.policy(node.name).protocol
+            forgotten: list[tuple[Window, SourceForgot]] = []
             for window in align(site.pipeline, node, windows):
-                result = rebuilder.publish(node, window, protocol)
+                try:
+                    result = rebuilder.publish(node, window, protocol)
+                except SourceForgot as error:
+                    if window is None:
+                        raise
+                    forgotten.append((window, error))
+                    continue
                 done.rebuilt.append((node.name, window))
                 done.rows_before += result.rows_before
                 done.rows_after += result.rows_after
@@ -69,8 +77,27 @@ def repair_windows(
                     f"rebuilt {node.name} {name_window(window, zone)}: rows {result.rows_before} → {result.rows_after}, "
                     f"{result.seconds:.2f} s, {result.protocol}"
                 )
+            _tell_forgotten(site, node, forgotten, [window for name, window in done.rebuilt if name == node.name])
     done.reconciled = verify_windows(site, done.rebuilt, mended)
     return done
+
+
+def _tell_forgotten(
+    site: RecoverySite,
+    node: Object,
+    forgotten: Sequence[tuple[Window, SourceForgot]],
+    rebuilt: Sequence[Window | None],
+) -> None:
+    """Say which windows were left, or raise if that is all there was to do."""
+    if not forgotten:
+        return
+    oldest, error = forgotten[-1]
+    if not rebuilt:
+        raise error
+    named = name_window(Window(oldest.start, forgotten[0][0].end), site.pipeline.settings.timezone)
+    site.did(
+        f"left {node.name} {named} as it is, {len(forgotten)} window(s): what arrived there meanwhile is in its source at best, not in it. {error}"
+    )
 
 
 def verify_windows(
