@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Set
-from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from chmv_assets.core.cadence import split_tuple
 from chmv_assets.core.graph import neighbours, reachable
 from chmv_assets.core.model import VIEW_KINDS, Finding, Object, Severity, family
 from chmv_assets.core.names import QName
+from chmv_assets.core.retention import ttl_days
 from chmv_assets.core.secrets import find_secrets
-from chmv_assets.core.tokens import split_commas, tokenize
 
 if TYPE_CHECKING:
     from chmv_assets.core.catalog import Catalog
@@ -29,8 +28,6 @@ _SHORT_PERIOD = re.compile(
     re.IGNORECASE,
 )
 _MANY_VALUES = re.compile(r"^(?:U?Int(?:32|64|128|256)|String|FixedString|UUID|IPv[46]|DateTime|Float|Decimal)")
-_UNIT_DAYS = {"second": 1 / 86400, "minute": 1 / 1440, "hour": 1 / 24, "day": 1.0, "week": 7.0, "month": 30.0,
-              "quarter": 91.0, "year": 365.0}  # fmt: skip
 
 
 def lint_catalog(catalog: Catalog, repeats_trigger: Set[QName]) -> Iterator[Finding]:
@@ -185,36 +182,6 @@ def _lint_columns(catalog: Catalog, view: Object) -> Iterator[Finding]:
             f"does not give {', '.join(keys)}, part of the keys of {target.name}: every row gets the type's default there. "
             "Select it under that name.",
         )  # fmt: skip
-
-
-def ttl_days(ttl: str) -> float | None:
-    """How long rows are kept in full by a TTL clause, in days; None when it deletes nothing or cannot be read.
-
-    Rules that only move or recompress rows do not count; of several that delete, the first to come does.
-
-    >>> ttl_days("ts + INTERVAL 2 WEEK"), ttl_days(""), ttl_days("ts + toIntervalDay(1) TO DISK 'cold'")
-    (14.0, None, None)
-    """
-    tokens, _ = tokenize(ttl)
-    found: list[float] = []
-    for rule in split_commas(tokens):
-        words = [token.text.upper() for token in rule if token.kind == "word"]
-        if rule and "RECOMPRESS" not in words and ("TO" not in words or not {"DISK", "VOLUME"} & set(words)):
-            found += _rule_days(ttl[rule[0].start : rule[-1].end])
-    return min(found) if found else None
-
-
-def oldest_kept(table: Object, now: datetime) -> datetime | None:
-    """The moment before which a table's TTL may have deleted rows; None when it keeps all of them."""
-    days = ttl_days(table.ttl)
-    return None if days is None else now - timedelta(days=days)
-
-
-def _rule_days(rule: str) -> list[float]:
-    pieces = re.findall(r"INTERVAL\s+'?(\d+)'?\s+([A-Za-z]+)", rule, re.IGNORECASE)
-    pieces += [(number, unit) for unit, number in re.findall(r"toInterval([A-Za-z]+)\(\s*(\d+)\s*\)", rule)]
-    days = [float(number) * _UNIT_DAYS.get(unit.lower().rstrip("s"), 0.0) for number, unit in pieces]
-    return [sum(days)] if days else []
 
 
 def _lint_retention(catalog: Catalog, view: Object) -> Iterator[Finding]:

@@ -14,10 +14,10 @@ from datetime import datetime, timedelta
 from chmv_assets.core.cadence import PartitionScheme, narrows
 from chmv_assets.core.catalog import Catalog
 from chmv_assets.core.errors import RebuildRefused, SourceForgot
-from chmv_assets.core.lint import oldest_kept
 from chmv_assets.core.model import Object
 from chmv_assets.core.names import QName, quote_identifier, quote_string
 from chmv_assets.core.own_tables import OWN_DATABASE
+from chmv_assets.core.retention import forgotten_before, kept_since, tell_retention
 from chmv_assets.core.truncation import NotTruncationError, parse_time_type, read_truncation
 from chmv_assets.core.windows import ChPartition, Window, ch_partitions, scheme_zone, window_predicate
 
@@ -128,9 +128,9 @@ def needs_replay(source: Object, window: Window | None, now: datetime) -> str:
     """
     if source.kind in _ROWLESS:
         return f"{source.name} is {_article(source)}"
-    oldest = oldest_kept(source, now)
+    oldest = forgotten_before(source, now)
     if oldest is not None and window is not None and window.start < oldest:
-        return f"{source.name} keeps rows only since {oldest:%Y-%m-%d %H:%M} (TTL) and the window starts {window.start:%Y-%m-%d %H:%M}"
+        return f"{source.name} {tell_retention(source, oldest)} and the window starts {window.start:%Y-%m-%d %H:%M}"
     return ""
 
 
@@ -181,20 +181,20 @@ def _article(source: Object) -> str:
 
 
 def _refuse_expired(view: Object, source: Object, window: Window, now: datetime) -> None:
-    oldest = oldest_kept(source, now)
+    oldest = forgotten_before(source, now)
     if oldest is not None and window.start < oldest:
         raise SourceForgot(
-            f"view {view.name}: the window starts {window.start:%Y-%m-%d %H:%M} but {source.name} keeps rows only since {oldest:%Y-%m-%d %H:%M} (TTL). "
+            f"view {view.name}: the window starts {window.start:%Y-%m-%d %H:%M} but {source.name} {tell_retention(source, oldest)}. "
             "A rebuild would replace complete numbers by partial ones. Replay it from the landing archive (`--feed replay`)."
         )
 
 
 def _refuse_forgotten(view: Object, source: Object, target: Object, now: datetime) -> None:
     """All of a target cannot come from a source that forgets sooner than it."""
-    oldest, kept = oldest_kept(source, now), oldest_kept(target, now)
+    oldest, kept = forgotten_before(source, now), kept_since(target, now)
     if oldest is not None and (kept is None or kept < oldest):
         raise SourceForgot(
-            f"view {view.name}: all of {target.name} was asked for but {source.name} keeps rows only since {oldest:%Y-%m-%d %H:%M} (TTL). "
+            f"view {view.name}: all of {target.name} was asked for but {source.name} {tell_retention(source, oldest)}. "
             "A rebuild would replace complete numbers by partial ones. Rebuild windows that it still holds, or replay it from the "
             "landing archive (`--feed replay`)."
         )

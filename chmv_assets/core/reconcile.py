@@ -12,12 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from chmv_assets.core.lint import oldest_kept
 from chmv_assets.core.measures import LeftOut, is_repeatable, read_simple_type, read_state_type
 from chmv_assets.core.model import Object, ViewFacts, family
 from chmv_assets.core.names import QName, quote_identifier, quote_string
 from chmv_assets.core.normal_form import NormalForm, build_normal_form
 from chmv_assets.core.rebuild import Feed
+from chmv_assets.core.retention import forgotten_before, tell_retention
 from chmv_assets.core.volatile import volatile_calls, volatile_outputs
 from chmv_assets.core.windows import Window, window_predicate
 
@@ -161,11 +161,11 @@ def eaten_by_ttl(table: Object, window: Window | None, now: datetime) -> str:
 
     Without a window all of the past is asked for, so any TTL takes part of it.
     """
-    since = oldest_kept(table, now)
+    since = forgotten_before(table, now)
     if since is None or (window is not None and window.start >= since):
         return ""
     asked = f"the window starts {window.start:%Y-%m-%d %H:%M}" if window is not None else "the whole table is asked for"
-    return f"{asked} but {table.name} keeps rows only since {since:%Y-%m-%d %H:%M} (TTL {table.ttl})"
+    return f"{asked} but {table.name} {tell_retention(table, since)}"
 
 
 def source_filters(target: QName, feeds: Sequence[Feed]) -> Mapping[QName, str]:

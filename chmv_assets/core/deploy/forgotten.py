@@ -14,9 +14,9 @@ from datetime import datetime
 from chmv_assets.core.cadence import PartitionScheme
 from chmv_assets.core.catalog import Catalog
 from chmv_assets.core.deploy.changes import Cutover
-from chmv_assets.core.lint import oldest_kept
 from chmv_assets.core.model import Object
 from chmv_assets.core.names import QName
+from chmv_assets.core.retention import forgotten_before, is_untold, kept_since, tell_retention
 from chmv_assets.core.windows import begins_before
 
 Partition = tuple[str, str, int]  # id, value as the server prints it, rows
@@ -28,6 +28,7 @@ class Edge:
 
     source: QName  # the most forgetful of them
     since: datetime
+    why: str  # in words that go behind its name
     is_timed: bool  # whether rows that are older are in partitions of the target that are older
 
 
@@ -41,28 +42,25 @@ class Forgotten:
 
     @property
     def why(self) -> str:
-        return f"{self.edge.source} keeps rows only since {self.edge.since:%Y-%m-%d %H:%M} (TTL)"
+        return f"{self.edge.source} {self.edge.why}"
 
 
 def find_edge(declared: Catalog, live: Mapping[QName, Object], target: QName, now: datetime) -> Edge | None:
     """Where the memory of a target's sources begins, if the target remembers for longer. TTLs are those of the `live` tables: they have deleted the rows."""
-    kept = _since(live, target, now)
+    kept = kept_since(live[target], now) if target in live else None
     found: list[Edge] = []
     for view in declared.views_into(target):
         trigger = declared.trigger_of(view.name)
         if trigger is None or view.kind != "materialized_view":
             continue
-        since = _since(live, trigger, now)
-        if since is not None and (kept is None or kept < since):
-            is_timed = _goes_by_time(declared, view, live[trigger])
-            found.append(Edge(source=trigger, since=since, is_timed=is_timed))
+        source = live.get(trigger)
+        since = forgotten_before(source, now) if source is not None else None
+        if source is not None and since is not None and (kept is None or kept < since):
+            is_timed = _goes_by_time(declared, view, source)
+            found.append(Edge(source=trigger, since=since, why=tell_retention(source, since), is_timed=is_timed))
     if not found:
         return None
     return replace(max(found, key=lambda one: one.since), is_timed=all(one.is_timed for one in found))
-
-
-def _since(live: Mapping[QName, Object], table: QName, now: datetime) -> datetime | None:
-    return oldest_kept(live[table], now) if table in live else None
 
 
 def _goes_by_time(declared: Catalog, view: Object, source: Object) -> bool:
@@ -70,6 +68,8 @@ def _goes_by_time(declared: Catalog, view: Object, source: Object) -> bool:
     facts = declared.facts.get(view.name)
     made_of = facts.time_source if facts is not None and facts.time_expression else None
     if made_of is None or made_of.table != source.name:
+        return False
+    if is_untold(source.ttl):
         return False
     words = set(re.findall(r"\w+", source.ttl))
     ages = [column for column in source.columns if column.name in words]

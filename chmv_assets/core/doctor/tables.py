@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from chmv_assets.core.capabilities import WANTED_WINDOW, judge_table, table_facts
 from chmv_assets.core.doctor.facts import Facts
 from chmv_assets.core.doctor.finding import Ailment, Rule
-from chmv_assets.core.lint import exploding_keys, ttl_days
+from chmv_assets.core.lint import exploding_keys
 from chmv_assets.core.model import Object, family
 from chmv_assets.core.names import QName, quote_identifier
+from chmv_assets.core.retention import ttl_days
 
 _COLLAPSING = ("summing", "aggregating", "replacing")
 

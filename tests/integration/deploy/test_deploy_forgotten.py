@@ -26,14 +26,16 @@ OLD, NEW = ("2026-07-30", "2026-07-31"), ("2026-08-01", "2026-08-02")
 
 
 def forget(stage: Stage) -> None:
-    """The source forgets what is older than the edge: declared, deployed, and the rows are gone."""
+    """The source forgets what is older than the edge: declared, deployed, and the rows are gone. None is so young that it would go during the test."""
+    source = f"{stage.database}.src"
+    around = f"ts BETWEEN '{EDGE - timedelta(hours=1):%Y-%m-%d %H:%M:%S}' AND '{EDGE + timedelta(hours=3):%Y-%m-%d %H:%M:%S}'"
+    stage.server.command(f"ALTER TABLE {source} DELETE WHERE {around} SETTINGS mutations_sync = 2")
     hours = int((datetime.now(timezone.utc) - EDGE).total_seconds() // 3600)
     stage.edit("10_source", ("ORDER BY id SETTINGS", f"ORDER BY id TTL ts + INTERVAL {hours} HOUR SETTINGS"))
     stage.apply(stage.plan())
     stage.server.command(f"OPTIMIZE TABLE {stage.database}.src FINAL")
-    source = f"{stage.database}.src"
     deadline = time.monotonic() + 30
-    while stage.server.rows(f"SELECT count() FROM {source} WHERE ts < '{EDGE:%Y-%m-%d}'") != [(0,)]:
+    while stage.server.rows(f"SELECT count() FROM {source} WHERE ts < '{EDGE:%Y-%m-%d %H:%M:%S}'") != [(0,)]:
         assert time.monotonic() < deadline
         time.sleep(0.1)
     stage.sent = {int(one) for (one,) in stage.server.rows(f"SELECT id FROM {source}")}

@@ -58,7 +58,12 @@ def test_what_is_put_aside_is_told_with_its_size() -> None:
 def test_what_the_source_has_forgotten_is_told_to_stay() -> None:
     cutovers = [Cutover(roots=(S,), targets=(T,), switches=(Switch(view=V, after="CREATE"),))]
     both = catalog(TABLES + VIEW)
-    edge = Edge(source=S, since=datetime(2026, 7, 1, tzinfo=timezone.utc), is_timed=True)
+    edge = Edge(
+        source=S,
+        since=datetime(2026, 7, 1, tzinfo=timezone.utc),
+        why="keeps rows only since 2026-07-01 00:00 (TTL)",
+        is_timed=True,
+    )
     forgotten = {T: Forgotten(edge=edge, partitions=("202605", "202606"), rows=7)}
     found = build_impacts(both, both, [change(V, "switch")], cutovers, HELD, forgotten)
     why = "of that, stays as it is, since d.s keeps rows only since 2026-07-01 00:00 (TTL)"

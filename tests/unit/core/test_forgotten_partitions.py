@@ -24,6 +24,7 @@ SOURCE = "CREATE TABLE d.s (ts DateTime('UTC'), born Date, arrived DateTime DEFA
 TARGET = "CREATE TABLE d.t (day Date, k UInt8) ENGINE = MergeTree PARTITION BY toYYYYMMDD(day) ORDER BY k {ttl};\n"
 VIEW = "CREATE MATERIALIZED VIEW d.v TO d.t AS SELECT {day} AS day, k FROM d.s;"
 TEN_DAYS = datetime(2026, 8, 1, 12, tzinfo=timezone.utc)
+WHY = "keeps rows only since 2026-08-01 12:00 (TTL)"
 
 
 def catalog(ttl: str = "", kept: str = "", day: str = "toDate(ts)") -> Catalog:
@@ -52,7 +53,15 @@ def test_a_source_that_keeps_everything_has_no_edge() -> None:
     ],
 )
 def test_partitions_tell_what_is_older_if_they_go_by_the_time_of_the_ttl(ttl: str, day: str, is_timed: bool) -> None:
-    assert edge(catalog(ttl, day=day)) == Edge(source=S, since=TEN_DAYS, is_timed=is_timed)
+    assert edge(catalog(ttl, day=day)) == Edge(source=S, since=TEN_DAYS, why=WHY, is_timed=is_timed)
+
+
+def test_a_ttl_that_does_not_tell_may_have_taken_anything() -> None:
+    found = edge(catalog("TTL arrived"))
+    assert found is not None and (found.since, found.is_timed) == (NOW, False) and "does not tell" in found.why
+    assert edge(catalog("TTL ts + INTERVAL 10 DAY", "TTL day")) is not None, (
+        "nor is it known that the target has forgotten"
+    )
 
 
 def test_a_target_that_forgets_as_soon_loses_nothing() -> None:
@@ -62,13 +71,15 @@ def test_a_target_that_forgets_as_soon_loses_nothing() -> None:
 
 def test_the_ttl_of_the_live_table_counts_not_that_of_the_folder() -> None:
     declared, live = catalog("TTL ts + INTERVAL 99 DAY"), catalog("TTL ts + INTERVAL 10 DAY")
-    assert find_edge(declared, live.objects, T, NOW) == Edge(source=S, since=TEN_DAYS, is_timed=True)
+    assert find_edge(declared, live.objects, T, NOW) == Edge(source=S, since=TEN_DAYS, why=WHY, is_timed=True)
     assert find_edge(live, catalog().objects, T, NOW) is None
 
 
 def select(*held: Partition, is_timed: bool = True) -> Forgotten | None:
     made = catalog()
-    return select_forgotten(Edge(source=S, since=TEN_DAYS, is_timed=is_timed), made.schemes[T], held, "UTC", "UTC")
+    return select_forgotten(
+        Edge(source=S, since=TEN_DAYS, why=WHY, is_timed=is_timed), made.schemes[T], held, "UTC", "UTC"
+    )
 
 
 def test_what_begins_before_the_edge_is_forgotten_the_day_of_the_edge_too() -> None:

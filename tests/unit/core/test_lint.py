@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from chmv_assets.core.catalog import SourceFile, build_catalog
-from chmv_assets.core.lint import ttl_days
 
 DEMO = Path(__file__).parents[3] / "chmv_assets" / "ddl"
 WINDOW = "SETTINGS non_replicated_deduplication_window = 100"
@@ -73,27 +72,6 @@ def test_rule_fires(sql: str, wanted: tuple[str, str]) -> None:
 )  # fmt: skip
 def test_rule_keeps_quiet(sql: str, code: str) -> None:
     assert code not in {found for _, found in codes(sql)}
-
-
-@pytest.mark.parametrize(
-    ("ttl", "days"),
-    [
-        ("ts + INTERVAL 30 DAY", 30),
-        ("ts + toIntervalMonth(2)", 60),
-        ("toDate(ts) + INTERVAL '1' YEAR DELETE", 365),
-        ("ts + INTERVAL 36 HOURS", 1.5),
-        ("ts + INTERVAL 1 DAY TO DISK 'cold', ts + INTERVAL 90 DAY", 90),
-        ("ts + INTERVAL 1 DAY TO VOLUME 'cold'", None),
-        ("ts + INTERVAL 1 DAY RECOMPRESS CODEC(ZSTD(17)), ts + INTERVAL 1 WEEK DELETE", 7),
-        ("ts + INTERVAL 7 DAY DELETE WHERE k = 1, ts + INTERVAL 90 DAY", 7),
-        ("ts + INTERVAL 1 MONTH + INTERVAL 2 DAY", 32),
-        ("ts + INTERVAL 1 DAY GROUP BY k SET x = max(x), y = min(y)", 1),
-        ("expires_at", None),
-        ("", None),
-    ],
-)
-def test_retention(ttl: str, days: float | None) -> None:
-    assert ttl_days(ttl) == days
 
 
 def test_findings_are_in_order_of_files_and_lines_and_name_what_to_do() -> None:

@@ -113,6 +113,7 @@ def test_whole_target_has_no_condition() -> None:
         (catalog(BY_DAY.replace("d.s", "e.x")), "e.x is not declared here"),
         (catalog(BY_DAY.replace("d.s", "url('http://x', CSV)")), "found no table that fires it"),
         (catalog(BY_DAY, engine="MergeTree ORDER BY ts TTL ts + INTERVAL 20 DAY"), "2026-07-05 00:00 but d.s keeps rows only since 2026-07-12 00:00"),
+        (catalog(BY_DAY, engine="MergeTree ORDER BY ts TTL until"), "but d.s deletes rows at times that its TTL does not tell beforehand (TTL until)"),
     ],
 )  # fmt: skip
 def test_refusals_say_why_and_what_next(made: Catalog, why: str) -> None:

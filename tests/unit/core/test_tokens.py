@@ -33,7 +33,8 @@ def test_white_space_after_a_token_changes_no_token(sql: str) -> None:
     if broken is None and tokens:
         respaced = "\n".join(token.text for token in tokens)
         again = texts(respaced)
-        assert again == [token.text for token in tokens] or "#" in sql  # `#` begins a comment only before white space
+        # `#` begins a comment only before white space; a `{%` that nothing ends is three letters, with white space in it a parameter
+        assert again == [token.text for token in tokens] or "#" in sql or "{%" in sql
 
 
 @pytest.mark.parametrize(
