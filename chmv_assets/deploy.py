@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 
 from chmv_assets.core.catalog import Catalog, SourceFile, build_catalog
@@ -24,7 +25,7 @@ from chmv_assets.live import build_live_catalog, compare_replicas, compare_with_
 from chmv_assets.pipeline import Pipeline, read_sources
 from resources.clickhouse import Server
 from resources.deploy import Applier, DeployStore, Progress
-from resources.deploy.forgotten import fetch_forgotten
+from resources.deploy.forgotten import Memory
 from resources.executor import Executor
 from resources.introspect import LiveObject, fetch_objects, fetch_writing_databases
 from resources.journal import cluster_from_environment, open_journal
@@ -55,15 +56,17 @@ def _plan(
     texts = {one.name: without_gates(one.sql) for one in objects}
     names = list(declared.declared())
     comparisons = compare_with_live(declared, objects, server, names)
-    is_empty = not doubtful and all(one.state == "equal" for one in comparisons.values())
     sides = Sides(
         declared=declared, live=live, comparisons=comparisons,
         texts=texts, held=_held(server, objects), owned_before=tuple(owned_before),
-        forgotten={} if is_empty else fetch_forgotten(server, declared, live, sorted(declared.objects), zone),
         databases=frozenset(str(name) for (name,) in server.rows("SELECT name FROM system.databases")),
     )  # fmt: skip
     made_at = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-    plan = build_plan(sides, made_at, folder, timezone=zone, rolls_back=rolls_back, doubtful=doubtful)
+    build = partial(build_plan, made_at=made_at, folder=folder, timezone=zone, rolls_back=rolls_back, doubtful=doubtful)
+    plan = build(sides)
+    if targets := plan.computed():
+        memory = Memory.read(server, declared, live, targets, zone)
+        plan = build(replace(sides, forgotten=memory.forgotten(targets)))
     return _tell_replicas(server, declared, names, plan)
 
 

@@ -68,14 +68,14 @@ def _fetch_span(server: Server, catalog: Catalog, target: Object, zone: str, ser
     scheme = catalog.schemes[target.name]
     where = scheme_zone(scheme, zone, server_zone)
     held = view_of_inner(target.name) if target.kind == "inner_table" else target.name  # shows what is hidden behind it
-    moments = _fetch_ends(server, held, scheme.column, scheme.column_type, where)
+    moments = fetch_ends(server, held, scheme.column, scheme.column_type, where)
     for view in catalog.views_into(target.name):
         made_of = catalog.facts[view.name].time_source if view.name in catalog.facts else None
         source = catalog.objects.get(made_of.table) if made_of is not None else None
         column = source.column(made_of.column) if source is not None and made_of is not None else None
         is_time = column is not None and parse_time_type(column.type) is not None
         if source is not None and column is not None and is_time and source.engine.endswith("MergeTree"):
-            ends = _fetch_ends(server, source.name, column.name, column.type, where)
+            ends = fetch_ends(server, source.name, column.name, column.type, where)
             # A day of the view may be that of another zone than the window's.
             margin = (
                 timedelta(days=1)
@@ -97,7 +97,8 @@ def _zone_of(kind: str, server_zone: str) -> str:
     return time_type.timezone or server_zone
 
 
-def _fetch_ends(server: Server, table: QName, column: str, kind: str, zone: str) -> list[datetime]:
+def fetch_ends(server: Server, table: QName, column: str, kind: str, zone: str) -> list[datetime]:
+    """The first and the last moment of a table's column; nothing if it has no rows."""
     time_type = parse_time_type(kind)
     name = quote_identifier(column)
     if time_type is not None and time_type.is_date:

@@ -105,7 +105,7 @@ def plan_feed(
         )
     if archive is None:
         _refuse_expired(view, source, window, now)
-    source_time = _source_time(catalog, view, source, scheme, zone, server_zone)
+    source_time = find_source_time(catalog, view, source, scheme, zone, server_zone)
     return Feed(
         view=view,
         target=target,
@@ -200,7 +200,7 @@ def _refuse_forgotten(view: Object, source: Object, target: Object, now: datetim
         )
 
 
-def _source_time(
+def find_source_time(
     catalog: Catalog, view: Object, source: Object, scheme: PartitionScheme, zone: str, server_zone: str
 ) -> tuple[str, str] | None:
     """The source column by which a window of the target selects the same rows, if there is one."""

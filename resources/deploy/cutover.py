@@ -134,7 +134,7 @@ def _prepare(bench: Workbench, cutover: Cutover, rebuild_id: str) -> Prepared:
 def _remember(bench: Workbench, cutover: Cutover) -> Memory:
     """Refuse to lose what only the targets hold; the plan has said so, unless the sources have forgotten more since."""
     memory = Memory.of(bench, cutover.targets)
-    if why := find_irrecoverable(memory.forgotten(cutover.targets), cutover):
+    if why := find_irrecoverable(memory.forgotten(cutover.targets, bench.now()), cutover):
         raise DeployRefused(f"{cutover.title}: {why}. Nothing was changed.")
     return memory
 
@@ -253,7 +253,7 @@ class CutoverRun(GatedRun):
 
     def _stays(self, target: QName) -> tuple[str, ...]:
         """Partitions that its sources have forgotten by now, behind the gate."""
-        lost = self.memory.forgotten([target]).get(target)
+        lost = self.memory.forgotten([target], self.bench.now()).get(target)
         if lost is None:
             return ()
         self.bench.executor.log(

@@ -76,9 +76,7 @@ class Cutover:
     targets: tuple[QName, ...]  # computed anew, in the order of their computation
     storage: tuple[QName, ...] = ()  # those of them that become another table
     switches: tuple[Switch, ...] = ()
-    entries: tuple[
-        QName, ...
-    ] = ()  # roots without rows of their own (Null, queues), if all that is wanted is new views
+    entries: tuple[QName, ...] = ()  # roots without rows of their own (Null, queues), if only views are added
 
     @property
     def title(self) -> str:
@@ -141,6 +139,10 @@ class Plan:
     @property
     def is_empty(self) -> bool:
         return not self.changes
+
+    def computed(self) -> tuple[QName, ...]:
+        """The targets that are computed anew."""
+        return tuple(target for cutover in self.cutovers for target in cutover.targets)
 
     def created(self) -> frozenset[QName]:
         """The tables that it makes."""

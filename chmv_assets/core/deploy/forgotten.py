@@ -1,7 +1,8 @@
 """What a target still holds although its source has forgotten it: computed anew it would be gone. Pure.
 
-A source's TTL deletes its oldest rows; what views made of them lives on in targets. So a deployment that computes a target anew leaves those partitions of it
-as they are that begin before the source's memory does. Where partitions do not tell, or where the target has to become another table, it is left to people.
+A source's TTL deletes its oldest rows, or somebody drops its old partitions; what views made of them lives on in targets. So a deployment that computes a
+target anew leaves those partitions of it as they are that begin before the source's memory does. Where partitions do not tell, or where the target has to
+become another table, it is left to people.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
 
 from chmv_assets.core.cadence import PartitionScheme
 from chmv_assets.core.catalog import Catalog
@@ -17,9 +18,10 @@ from chmv_assets.core.deploy.changes import Cutover
 from chmv_assets.core.model import Object
 from chmv_assets.core.names import QName
 from chmv_assets.core.retention import forgotten_before, is_untold, kept_since, tell_retention
-from chmv_assets.core.windows import begins_before
+from chmv_assets.core.windows import Window, begins_before, ch_partitions
 
 Partition = tuple[str, str, int]  # id, value as the server prints it, rows
+_NEVER = datetime(9000, 1, 1, tzinfo=timezone.utc)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +63,30 @@ def find_edge(declared: Catalog, live: Mapping[QName, Object], target: QName, no
     if not found:
         return None
     return replace(max(found, key=lambda one: one.since), is_timed=all(one.is_timed for one in found))
+
+
+def begin_of_rows(
+    source: QName, oldest: datetime | None, scheme: PartitionScheme | None, zone: str, server_zone: str
+) -> Edge:
+    """Where the rows of a source begin, by its own partitions if they go by time: what is dropped of it by hand goes in these."""
+    if oldest is None:
+        return Edge(source=source, since=_NEVER, why="holds no rows", is_timed=True)
+    since = oldest
+    if scheme is not None:
+        moment = Window(oldest, oldest + timedelta(microseconds=1))
+        since = min(since, ch_partitions(moment, scheme, zone, server_timezone=server_zone)[0].start)
+    return Edge(source=source, since=since, why=f"has no rows before {oldest:%Y-%m-%d %H:%M}", is_timed=True)
+
+
+def is_older(
+    edge: Edge, oldest: datetime | None, scheme: PartitionScheme, held: Iterable[Partition], zone: str, server_zone: str
+) -> bool:
+    """Whether a target holds a partition that ended before its sources begin: proof that they have lost rows."""
+    if oldest is None:
+        return any(rows for _, _, rows in held)
+    moment = Window(oldest, oldest + timedelta(microseconds=1))
+    first = ch_partitions(moment, scheme, zone, server_timezone=server_zone)[0].start
+    return select_forgotten(replace(edge, since=first), scheme, held, zone, server_zone) is not None
 
 
 def _goes_by_time(declared: Catalog, view: Object, source: Object) -> bool:

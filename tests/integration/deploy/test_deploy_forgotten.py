@@ -212,3 +212,54 @@ def test_taking_back_a_way_back_that_failed_returns_to_a_deployment_that_was_don
     assert again.rolls_back not in (done, "")
     open_applier(stage.server, lambda _line: None).apply(again, ALL)
     stage.check()
+
+
+def drop_oldest(stage: Stage) -> dict[str, tuple[int, ...]]:
+    """Retention by hand: the source's oldest partition is dropped, the target keeps what it gave."""
+    before = days(stage, "daily", "events", "amount")
+    stage.server.command(f"ALTER TABLE {stage.database}.src DROP PARTITION ID '20260730'")
+    stage.sent = {int(one) for (one,) in stage.server.rows(f"SELECT id FROM {stage.database}.src")}
+    return before
+
+
+def test_what_was_dropped_of_the_source_by_hand_stays_in_the_target(stage: Stage) -> None:
+    before = drop_oldest(stage)
+    CHANGES["changed_aggregate"](stage)
+    plan = stage.plan()
+    (stays,) = [how for how in whats(plan) if "stays as it is" in how]
+    assert stays.endswith(".src has no rows before 2026-07-31 00:00") and whats(plan)[stays] == (1, 4)
+    with stage.writers():
+        stage.apply(plan)
+    check_ids(stage)
+    after = days(stage, "daily", "events", "amount")
+    assert after["2026-07-30"] == before["2026-07-30"]
+    truth = stage.server.rows(
+        f"SELECT toString(toDate(ts)) AS day, count(), sum(amount * 2) FROM {stage.database}.src GROUP BY day"
+    )
+    assert {day: values for day, values in after.items() if day != "2026-07-30"} == {day: (n, a) for day, n, a in truth}
+    assert status(stage, "monthly") == "equal"
+
+
+def test_a_source_that_was_emptied_takes_nothing_from_its_target(stage: Stage) -> None:
+    before = days(stage, "daily", "events", "amount")
+    stage.server.command(f"TRUNCATE TABLE {stage.database}.src")
+    CHANGES["changed_aggregate"](stage)
+    assert any(how.endswith(".src holds no rows") for how in whats(stage.plan()))
+    stage.apply(stage.plan())
+    assert days(stage, "daily", "events", "amount") == before and status(stage, "monthly") == "equal"
+
+
+def test_another_table_would_lose_what_was_dropped_of_the_source(stage: Stage) -> None:
+    drop_oldest(stage)
+    CHANGES["changed_order_by"](stage)
+    (daily,) = [one for one in stage.plan().changes if one.name.table == "daily"]
+    assert daily.risk == "manual" and ".src has no rows before 2026-07-31 00:00, and 1 partition(s)" in daily.why
+
+
+def test_what_a_new_query_leaves_out_goes(stage: Stage) -> None:
+    """The source holds these rows, so that they are not in the target any more is what is wanted."""
+    stage.edit("30_daily", ("FROM {db}.src GROUP BY", "FROM {db}.src WHERE ts >= '2026-08-01 00:00:00' GROUP BY"))
+    assert not any("stays" in how for how in whats(stage.plan()))
+    stage.apply(stage.plan())
+    assert sorted(days(stage, "daily", "events")) == list(NEW)
+    stage.check()
