@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import cache
 
 from chmv_assets.core.catalog import Catalog, SourceFile, build_catalog
 from chmv_assets.core.deploy.forgotten import (
@@ -41,8 +42,15 @@ class Memory:
     def read(cls, server: Server, declared: Catalog, live: Catalog, targets: Iterable[QName], zone: str) -> Memory:
         names = [name for name in targets if name in live.objects]
         begins: dict[QName, Edge] = {}
+
+        @cache
+        def fetch_oldest(source: QName, column: tuple[str, str], where: str) -> datetime | None:
+            """Many views read the same source."""
+            ends = fetch_ends(server, source, *column, where)
+            return ends[0] if ends else None
+
         for name, held in _fetch_held(server, names).items():
-            if (edge := _find_begin(server, declared, live, name, held, zone)) is not None:
+            if (edge := _find_begin(server, fetch_oldest, declared, live, name, held, zone)) is not None:
                 begins[name] = edge
         return cls(server, declared, live, zone, begins)
 
@@ -83,7 +91,13 @@ def _fetch_held(server: Server, targets: Iterable[QName]) -> dict[QName, list[Pa
 
 
 def _find_begin(
-    server: Server, declared: Catalog, live: Catalog, target: QName, held: Sequence[Partition], zone: str
+    server: Server,
+    fetch_oldest: Callable[[QName, tuple[str, str], str], datetime | None],
+    declared: Catalog,
+    live: Catalog,
+    target: QName,
+    held: Sequence[Partition],
+    zone: str,
 ) -> Edge | None:
     """Where the rows of a target's sources begin, if it holds partitions that are older; nothing where time does not tell."""
     scheme, views = live.schemes.get(target), declared.views_into(target)
@@ -97,9 +111,8 @@ def _find_begin(
         if source is None or column is None or not source.engine.endswith("MergeTree"):
             return None
         mine = live.schemes.get(source.name)
-        ends = fetch_ends(server, source.name, *column, scheme_zone(scheme, zone, server.timezone))
+        oldest = fetch_oldest(source.name, column, scheme_zone(scheme, zone, server.timezone))
         same = mine if mine is not None and mine.column == column[0] else None
-        oldest = ends[0] if ends else None
         found.append((oldest, begin_of_rows(source.name, oldest, same, zone, server.timezone)))
     oldest, edge = min(found, key=lambda one: one[1].since)
     return edge if is_older(edge, oldest, scheme, held, zone, server.timezone) else None
